@@ -1,0 +1,80 @@
+/* planner/spec.h - the two YAML inputs as structures: model with its training job, and cluster.
+ *
+ * Every key is one row of a table in spec.c (path, type, unit, range, default, help); unknown,
+ * missing, mistyped and out-of-range keys are one error with file:line:column, the allowed range
+ * and the nearest known key. Owns no policy: nothing is decided here.
+ */
+#ifndef ZINF_PLANNER_SPEC_H
+#define ZINF_PLANNER_SPEC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "runtime/error.h"
+#include "runtime/plan.h"
+
+enum { ZINF_MAX_PATHS = 8, ZINF_PATH_BYTES = 256 };
+
+/* All sizes in bytes, rates in bytes/s or FLOP/s or params/s, latencies in seconds. */
+typedef struct zinf_cluster {
+    char name[ZINF_NAME_BYTES];
+    uint64_t nodes, devices_per_node;
+    struct {
+        char kind[16]; /* cpu | cuda */
+        char name[ZINF_NAME_BYTES];
+        uint64_t memory_bytes, reserve_bytes; /* kind cpu and unified: memory defaults to host's */
+        double peak_f32, peak_bf16, peak_f16; /* FLOP/s when nothing waits for data; 0: absent */
+        double attention; /* FLOP/s of the attention kernels; 0: half of the peak used */
+        double bandwidth; /* bytes/s of its own memory */
+    } device;
+    struct {
+        uint64_t memory_bytes, reserve_bytes, cores;
+        double bandwidth; /* bytes/s */
+        double adam;      /* parameters/s, in place */
+    } host;
+    struct {
+        bool present; /* a machine without storage leaves `nvme` out */
+        char paths[ZINF_MAX_PATHS][ZINF_PATH_BYTES];
+        uint32_t n_paths, depth; /* depth: requests in flight */
+        uint64_t capacity_bytes, block_bytes;
+        double read, write, latency;
+        bool overlap; /* reads and writes do not slow each other down (default true) */
+    } nvme;
+    struct {
+        double host_device_per_device, host_device_per_node, host_device_latency;
+        double intra_node_per_device, intra_node_latency; /* 0 if one device per node */
+        double inter_node_per_node, inter_node_latency;   /* 0 if one node */
+    } links;
+    bool unified;
+} zinf_cluster;
+
+typedef struct zinf_model {
+    char name[ZINF_NAME_BYTES];
+    char family[16];
+    uint64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, context;
+    bool tied_embeddings;
+    /* training */
+    uint64_t sequence, global_batch, seed;
+    zinf_dtype precision;
+    char optimizer[16]; /* adamw */
+    double lr, beta1, beta2, eps, weight_decay;
+    char schedule[16]; /* constant | cosine */
+    uint64_t warmup, steps;
+    double min_lr, clip;
+} zinf_model;
+
+/* Both fill ret_* only on success. path is named in errors. */
+zinf_status zinf_model_read(const char *path, zinf_model *ret_model, zinf_error *err);
+zinf_status zinf_cluster_read(const char *path, zinf_cluster *ret_cluster, zinf_error *err);
+
+/* The same from text already in memory; name stands for the path in errors. */
+zinf_status zinf_model_parse(const char *name, const char *text, size_t n, zinf_model *ret_model,
+                             zinf_error *err);
+zinf_status zinf_cluster_parse(const char *name, const char *text, size_t n,
+                               zinf_cluster *ret_cluster, zinf_error *err);
+
+/* Prints the table of keys (path, unit, range, default, help), for --help and the man page. */
+void zinf_spec_print_keys(FILE *out);
+
+#endif

@@ -1,0 +1,54 @@
+/* runtime/checkpoint.h - saved training state: fp32 master, m and v of every logical tensor as
+ * safetensors files, and a manifest. Independent of tiles, tiers and ranks.
+ *
+ * DIR/step-<n>/{master,m,v}.safetensors and manifest.json; DIR/latest names the last complete
+ * one. Written under a temporary name, fsynced, renamed, directory fsynced; `latest` is renamed
+ * last, so a kill at any instant leaves the previous checkpoint loadable. After commit older
+ * checkpoints beyond the last two are removed.
+ */
+#ifndef ZINF_RUNTIME_CHECKPOINT_H
+#define ZINF_RUNTIME_CHECKPOINT_H
+
+#include <stdint.h>
+
+#include "runtime/error.h"
+#include "runtime/plan.h"
+
+/* What a resumed run needs beside the tensors. */
+typedef struct zinf_progress {
+    uint64_t step;          /* optimizer steps done */
+    uint64_t data_position; /* sequences taken by each rank */
+    uint64_t seed;
+    double loss_scale;      /* 1 unless fp16 */
+    uint64_t plan_hash;     /* of the plan that wrote it; informative */
+} zinf_progress;
+
+typedef enum zinf_state_array { ZINF_STATE_MASTER, ZINF_STATE_M, ZINF_STATE_V, ZINF_N_STATES }
+    zinf_state_array;
+
+typedef struct zinf_checkpoint_writer zinf_checkpoint_writer;
+typedef struct zinf_checkpoint_reader zinf_checkpoint_reader;
+
+/* Creates the temporary directory and files of full size (free space is checked first). */
+zinf_status zinf_checkpoint_create(const char *directory, const zinf_plan *plan,
+                                   const zinf_progress *progress,
+                                   zinf_checkpoint_writer **ret_writer, zinf_error *err);
+/* Elements [first, first + n) of the tensor, row major. Any order; each element once. */
+zinf_status zinf_checkpoint_put(zinf_checkpoint_writer *writer, uint32_t tensor,
+                                zinf_state_array array, uint64_t first, uint64_t n,
+                                const float *values, zinf_error *err);
+/* Checks that every element was put, syncs, renames. The writer is freed, also on failure. */
+zinf_status zinf_checkpoint_commit(zinf_checkpoint_writer *writer, zinf_error *err);
+void zinf_checkpoint_abandon(zinf_checkpoint_writer *writer); /* removes the temporary; NULL ok */
+
+/* Opens the checkpoint that DIR/latest names (or DIR itself if it holds a manifest). Checks the
+ * manifest, each file's size and checksum, and that tensors and model equal the plan's. */
+zinf_status zinf_checkpoint_open(const char *directory, const zinf_plan *plan,
+                                 zinf_checkpoint_reader **ret_reader,
+                                 zinf_progress *ret_progress, zinf_error *err);
+zinf_status zinf_checkpoint_get(zinf_checkpoint_reader *reader, uint32_t tensor,
+                                zinf_state_array array, uint64_t first, uint64_t n,
+                                float *ret_values, zinf_error *err);
+void zinf_checkpoint_close(zinf_checkpoint_reader *reader); /* accepts NULL */
+
+#endif

@@ -1,0 +1,46 @@
+/* runtime/opcodes.c - lookups in the instruction table and the names of the contract's enums. */
+#include "runtime/opcodes.h"
+
+#include <stddef.h>
+
+#define LOOKUP(table, index) ((index) < sizeof(table) / sizeof *(table) ? (table)[index] : "?")
+#define X(name, text) text,
+static const char *const tiers[] = {ZINF_TIERS(X)};
+static const char *const queues[] = {ZINF_QUEUES(X)};
+static const char *const classes[] = {ZINF_CLASSES(X)};
+static const char *const programs[] = {ZINF_PROGRAMS(X)};
+static const char *const linears[] = {ZINF_LINEARS(X)};
+#undef X
+
+const char *zinf_tier_name(unsigned tier) { return LOOKUP(tiers, tier); }
+const char *zinf_queue_name(unsigned queue) { return LOOKUP(queues, queue); }
+const char *zinf_class_name(unsigned state_class) { return LOOKUP(classes, state_class); }
+const char *zinf_program_name(unsigned program) { return LOOKUP(programs, program); }
+const char *zinf_linear_name(unsigned linear) { return LOOKUP(linears, linear); }
+
+const zinf_opcode_info *zinf_opcode_get(unsigned opcode)
+{
+    static const zinf_opcode_info table[ZINF_N_OPCODES] = {
+#define X(name, text, queue_letters, access) {text, queue_letters, access},
+        ZINF_OPCODES(X)
+#undef X
+    };
+    return opcode < ZINF_N_OPCODES ? &table[opcode] : NULL;
+}
+
+zinf_access zinf_operand_access(const zinf_instr *instr, unsigned slot)
+{
+    const char letter = zinf_opcode_get(instr->opcode)->access[slot];
+    const bool accumulates = instr->flags & ZINF_FLAG_ACCUMULATE;
+
+    switch (letter | 0x20) {
+    case 'r':
+        return (zinf_access){true, false, letter == 'R'};
+    case 'x':
+        return (zinf_access){true, true, letter == 'X'};
+    case 'a':
+        return (zinf_access){accumulates, true, letter == 'A'};
+    default: /* w, s */
+        return (zinf_access){false, true, letter == 'W' || letter == 'S'};
+    }
+}

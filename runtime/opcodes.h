@@ -1,0 +1,125 @@
+/* runtime/opcodes.h - the instruction table: what each opcode reads, writes and means.
+ *
+ * X(NAME, "name", queues, "access of each operand slot")
+ *   queues: letters of the queues it may run on: C compute, G collective, U upload, D download,
+ *           R read, W write, P update.
+ *   access: one letter per slot. r reads, w writes, x reads and writes, a writes, and with
+ *           ZINF_FLAG_ACCUMULATE reads too, s scratch (written, then worthless). An upper-case
+ *           letter marks a slot that may be absent (bytes 0).
+ *
+ * Operands, in slot order, and attributes (attr[0..3]). N = micro_batch * sequence tokens,
+ * act = the plan's precision. A matrix operand may be a column range (ld > cols).
+ *
+ * EMBEDDING_FORWARD   r tokens I32 [B][T+1] (T = sequence; cols = ld = T+1), r wte tile act
+ *                     [V][C], r wpe act [T][C], a out act [N][C]; attr0 first row of the tile.
+ *                     Without ACCUMULATE rows of other tiles' tokens are zeroed.
+ * EMBEDDING_BACKWARD  r tokens, r dx act [N][C], a dwte F32 [V][C]; attr0 first row
+ * POSITION_BACKWARD   r dx act [N][C], a dwpe F32 [T][C]; attr0 B
+ * LAYERNORM_FORWARD   r x act [N][C], r w act [C], r b act [C], w y act [N][C],
+ *                     w stats F32 [N][2]
+ * LAYERNORM_BACKWARD  r dy act or F32 [N][C], r x act, r w act [C], r stats F32 [N][2],
+ *                     R residual gradient act [N][C], w dx act [N][C], a dw F32 [C],
+ *                     a db F32 [C], s scratch
+ * LINEAR_FORWARD      r x act [N][K], r w act [M][K], R bias act [M], R residual act [N][M],
+ *                     w y act [N][M], s scratch
+ * LINEAR_BACKWARD_INPUT   r dy act [N][M], r w act [M][K], a dx act (never accumulated) or F32
+ *                     [N][K], s scratch
+ * LINEAR_BACKWARD_WEIGHT  r dy act [N][M], r x act [N][K], a dw F32 [M][K], A db F32 [M],
+ *                     s scratch
+ * ATTENTION_FORWARD   r qkv act [N][(H+2G)D], w out act [N][HD], w lse F32 [B][H*T], s scratch
+ * ATTENTION_BACKWARD  r qkv, r out, r dout act [N][HD], r lse, w dqkv act, s scratch.
+ *                     Both: attr0 H, attr1 G (kv heads), attr2 D, attr3 T
+ * GELU_FORWARD        r x act [N][F], w y act [N][F]
+ * GELU_BACKWARD       r x act [N][F], r dy act or F32, w dx act
+ * CLASSIFIER_FORWARD  r h act [N][C], r w act tile [V][C], r tokens, a stats F32 [N][3],
+ *                     s logits F32 [n][V], s scratch (GEMM); attr0 first row of the tile,
+ *                     attr1 n = tokens per chunk. ACCUMULATE: not the first tile.
+ * CLASSIFIER_BACKWARD r h, r w tile, r tokens, r stats, a dh act (never accumulated) or F32
+ *                     [N][C], a dw F32 [V][C], s logits F32 [n][V], s dlogits act [n][V],
+ *                     s scratch; attr0 first row, attr1 n, attr2 tokens in the global batch
+ *                     (the gradient is divided by it), attr3 bit 0: dh is accumulated, bit 1:
+ *                     dw is accumulated (the ACCUMULATE flag is set if either is)
+ * CLASSIFIER          forward and backward in one pass where the vocabulary is one tile: slots
+ *                     and attributes of CLASSIFIER_BACKWARD, but stats is written
+ * LOSS                r stats F32 [N][3], a loss F64 scalar; attr0 tokens in the global batch
+ * LOGITS              r h act [T][C], r w act tile [V][C], w logits F32 [1][V], s scratch; the
+ *                     row of h is set by the runtime before the program starts
+ * CONVERT             r src, w dst: F32 <-> act, contiguous
+ * ACCUMULATE          r src F32 [1][n], x acc F32 [1][n]
+ * SUM_OF_SQUARES      r x F32 [1][n], w partial F64 scalar
+ * CLIP                r partials F64 [1][units], w scalars F64 [1][3] = norm, factor, skip
+ * ADAM                r grad F32 [1][n], x master, x m, x v F32 [1][n], w param act [1][n],
+ *                     r scalars F64 [1][3] as CLIP wrote; attr0 1 if weight decay applies.
+ *                     If skip != 0 master, m and v stay as they are.
+ * UPLOAD, DOWNLOAD, READ, WRITE, COPY   r src, w dst: contiguous, equal bytes, one value
+ * ALLGATHER, REDUCE_SCATTER, ALLREDUCE, BROADCAST   r send, w recv; attr0 root
+ * BATCH               w tokens I32 [A*B][T+1] for the whole step (A accumulation steps); the
+ *                     runtime's data position advances
+ * INIT, IMPORT        w master, w m, w v F32 [1][n]: fresh values / from the checkpoint (unit)
+ * EXPORT              r master, r m, r v F32 [1][n]: into the checkpoint (unit)
+ * ZERO                w dst
+ */
+#ifndef ZINF_RUNTIME_OPCODES_H
+#define ZINF_RUNTIME_OPCODES_H
+
+#include "runtime/plan.h"
+
+#define ZINF_OPCODES(X)                                                                          \
+    X(EMBEDDING_FORWARD, "embedding_forward", "C", "rrra")                                       \
+    X(EMBEDDING_BACKWARD, "embedding_backward", "C", "rra")                                      \
+    X(POSITION_BACKWARD, "position_backward", "C", "ra")                                         \
+    X(LAYERNORM_FORWARD, "layernorm_forward", "C", "rrrww")                                      \
+    X(LAYERNORM_BACKWARD, "layernorm_backward", "C", "rrrrRwaas")                                \
+    X(LINEAR_FORWARD, "linear_forward", "C", "rrRRws")                                           \
+    X(LINEAR_BACKWARD_INPUT, "linear_backward_input", "C", "rras")                               \
+    X(LINEAR_BACKWARD_WEIGHT, "linear_backward_weight", "C", "rraAs")                            \
+    X(ATTENTION_FORWARD, "attention_forward", "C", "rwws")                                       \
+    X(ATTENTION_BACKWARD, "attention_backward", "C", "rrrrws")                                   \
+    X(GELU_FORWARD, "gelu_forward", "C", "rw")                                                   \
+    X(GELU_BACKWARD, "gelu_backward", "C", "rrw")                                                \
+    X(CLASSIFIER_FORWARD, "classifier_forward", "C", "rrrass")                                   \
+    X(CLASSIFIER_BACKWARD, "classifier_backward", "C", "rrrraasss")                              \
+    X(CLASSIFIER, "classifier", "C", "rrrwaasss")                                                \
+    X(LOSS, "loss", "C", "ra")                                                                   \
+    X(LOGITS, "logits", "C", "rrws")                                                             \
+    X(CONVERT, "convert", "CP", "rw")                                                            \
+    X(ACCUMULATE, "accumulate", "CP", "rx")                                                      \
+    X(SUM_OF_SQUARES, "sum_of_squares", "CP", "rw")                                              \
+    X(CLIP, "clip", "CP", "rw")                                                                  \
+    X(ADAM, "adam", "CP", "rxxxwr")                                                              \
+    X(UPLOAD, "upload", "U", "rw")                                                               \
+    X(DOWNLOAD, "download", "D", "rw")                                                           \
+    X(READ, "read", "R", "rw")                                                                   \
+    X(WRITE, "write", "W", "rw")                                                                 \
+    X(COPY, "copy", "CP", "rw")                                                                  \
+    X(ALLGATHER, "allgather", "G", "rw")                                                         \
+    X(REDUCE_SCATTER, "reduce_scatter", "G", "rw")                                               \
+    X(ALLREDUCE, "allreduce", "G", "rw")                                                         \
+    X(BROADCAST, "broadcast", "G", "rw")                                                         \
+    X(BATCH, "batch", "P", "w")                                                                  \
+    X(INIT, "init", "P", "www")                                                                  \
+    X(IMPORT, "import", "P", "www")                                                              \
+    X(EXPORT, "export", "P", "rrr")                                                              \
+    X(ZERO, "zero", "CP", "w")
+
+typedef enum zinf_opcode {
+#define X(name, text, queues, access) ZINF_OP_##name,
+    ZINF_OPCODES(X)
+#undef X
+    ZINF_N_OPCODES
+} zinf_opcode;
+
+typedef struct zinf_opcode_info {
+    const char *name, *queues, *access;
+} zinf_opcode_info;
+
+/* NULL for a value outside the table. */
+const zinf_opcode_info *zinf_opcode_get(unsigned opcode);
+
+/* What an instruction does to the operand in a slot. */
+typedef struct zinf_access {
+    bool reads, writes, optional;
+} zinf_access;
+zinf_access zinf_operand_access(const zinf_instr *instr, unsigned slot);
+
+#endif

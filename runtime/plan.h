@@ -1,0 +1,268 @@
+/* runtime/plan.h - the contract between planner, checker and executor: what a plan is.
+ *
+ * A plan is a program for a small abstract machine: arenas (tiers) addressed by byte offset, and
+ * queues that each run their instructions in order, all queues at once. Instructions are stored
+ * in one sequential order ("program order") in which running them one after another is correct;
+ * waits name exactly the earlier instructions in other queues that must have finished first.
+ * Every rank runs the same program; only its shard index differs.
+ *
+ * Owns the file format (plan_io.c). Decides nothing.
+ */
+#ifndef ZINF_RUNTIME_PLAN_H
+#define ZINF_RUNTIME_PLAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/dtype.h"
+#include "runtime/error.h"
+
+#define ZINF_PLAN_VERSION 1
+enum { ZINF_NAME_BYTES = 64, ZINF_PAGE = 4096, ZINF_MAX_OPERANDS = 10 };
+#define ZINF_NONE UINT32_MAX /* "no index" in every 32-bit index field */
+
+/* Memories. SCALAR is the table of fp64 scalars: offset = slot * 8. */
+#define ZINF_TIERS(X) X(DEVICE, "device") X(HOST, "host") X(NVME, "nvme") X(SCALAR, "scalar")
+typedef enum zinf_tier {
+#define X(name, text) ZINF_TIER_##name,
+    ZINF_TIERS(X)
+#undef X
+    ZINF_N_TIERS
+} zinf_tier;
+
+#define ZINF_QUEUES(X)                                                                           \
+    X(COMPUTE, "compute") X(COLLECTIVE, "collective") X(UPLOAD, "upload")                        \
+    X(DOWNLOAD, "download") X(READ, "read") X(WRITE, "write") X(UPDATE, "update")
+typedef enum zinf_queue {
+#define X(name, text) ZINF_QUEUE_##name,
+    ZINF_QUEUES(X)
+#undef X
+    ZINF_N_QUEUES
+} zinf_queue;
+
+/* Slots of the scalar table; the sum of squares of unit u is in slot ZINF_SCALAR_PARTIALS + u. */
+enum {
+    ZINF_SCALAR_LOSS, ZINF_SCALAR_NORM, ZINF_SCALAR_FACTOR, ZINF_SCALAR_SKIP,
+    ZINF_SCALAR_PARTIALS
+};
+
+/* State classes of the design whose tier is a decision. */
+#define ZINF_CLASSES(X)                                                                          \
+    X(PARAM, "param") X(GRAD, "grad") X(OPTIMIZER, "optimizer") X(CHECKPOINT, "checkpoint")
+typedef enum zinf_class {
+#define X(name, text) ZINF_CLASS_##name,
+    ZINF_CLASSES(X)
+#undef X
+    ZINF_N_CLASSES
+} zinf_class;
+
+/* A plan holds several programs. EVAL is one forward of one micro-batch; SAMPLE one forward of
+ * one sequence, ending in the logits of one position. */
+#define ZINF_PROGRAMS(X)                                                                         \
+    X(INIT, "init") X(STEP, "step") X(FLUSH, "flush") X(EVAL, "eval") X(SAMPLE, "sample")        \
+    X(SAVE, "save") X(LOAD, "load")
+typedef enum zinf_program_kind {
+#define X(name, text) ZINF_PROGRAM_##name,
+    ZINF_PROGRAMS(X)
+#undef X
+    ZINF_N_PROGRAMS
+} zinf_program_kind;
+
+/* Linears whose output features can be tiled. VOCAB is the token embedding / classifier. */
+#define ZINF_LINEARS(X)                                                                          \
+    X(QKV, "qkv") X(OUT, "out") X(FC, "fc") X(PROJ, "proj") X(VOCAB, "vocab")
+typedef enum zinf_linear {
+#define X(name, text) ZINF_LINEAR_##name,
+    ZINF_LINEARS(X)
+#undef X
+    ZINF_N_LINEARS
+} zinf_linear;
+
+/* ---- tables ---- */
+
+/* A matrix [rows][cols] in a tier, ld elements between rows; bytes is the whole span touched,
+ * ((rows - 1) * ld + cols) * element. In a counted loop iteration i uses offset + i * stride.
+ * bytes == 0: the operand is absent. value names the logical contents (values[]), the same in
+ * every tier a copy of it lives in; ZINF_NONE for scratch. */
+typedef struct zinf_operand {
+    uint64_t offset, bytes, stride;
+    uint64_t rows, cols, ld;
+    uint32_t value;
+    uint8_t tier, dtype;
+    uint16_t reserved;
+} zinf_operand;
+
+/* The instance at iteration i waits for instruction `instr` (always in another queue):
+ * in the same segment, its instance at iteration i - distance (none if negative); in an earlier
+ * segment of the program (distance 0), its last instance. */
+typedef struct zinf_wait {
+    uint32_t instr, distance;
+} zinf_wait;
+
+enum { ZINF_FLAG_ACCUMULATE = 1 }; /* see opcodes.h for what it does to which operands */
+
+typedef struct zinf_instr {
+    uint16_t opcode;
+    uint8_t queue, flags;
+    uint32_t operand0, n_operands; /* operands[operand0 ..] in the slots of opcodes.h */
+    uint32_t wait0, n_waits;
+    uint32_t name;     /* offset in strings: what it serves, for people */
+    int32_t layer;     /* -1 outside the blocks */
+    uint32_t unit;     /* units[] it serves, or ZINF_NONE */
+    uint64_t attr[4];  /* meaning by opcode, see opcodes.h */
+    double cost_ns;    /* predicted time when it runs alone */
+} zinf_instr;
+
+/* instrs[first ..] repeated count times; inside an iteration every queue keeps program order. */
+typedef struct zinf_segment {
+    uint32_t first_instr, n_instrs;
+    uint64_t count;
+} zinf_segment;
+
+typedef struct zinf_program {
+    uint32_t first_segment, n_segments; /* n_segments 0: the program is empty */
+} zinf_program;
+
+typedef enum zinf_init_kind { ZINF_INIT_ZERO, ZINF_INIT_ONE, ZINF_INIT_NORMAL } zinf_init_kind;
+
+/* A logical parameter, row major [rows][cols]; a vector has cols 1. name as in a HF state dict
+ * (without Conv1D's transposition: a linear is [out][in]). */
+typedef struct zinf_tensor {
+    char name[ZINF_NAME_BYTES];
+    uint64_t rows, cols;
+    double init_std;
+    uint32_t init, n_dims; /* zinf_init_kind; 1 or 2 */
+} zinf_tensor;
+
+/* Rows [first_row, first_row + n_rows) of a tensor, at element `at` of the unit. */
+typedef struct zinf_part {
+    uint32_t tensor, reserved;
+    uint64_t first_row, n_rows, at;
+} zinf_part;
+
+typedef struct zinf_region {
+    uint64_t offset, bytes; /* bytes is padded to a page; 0: no such region */
+    uint32_t tier, value;
+} zinf_region;
+
+/* What one allgather moves: a tile of a large linear, or a group of small tensors. Its state
+ * lives in three regions. The optimizer region holds fp32 master, m, v, each n_elems long,
+ * array_stride bytes apart. */
+typedef struct zinf_unit {
+    char name[ZINF_NAME_BYTES];
+    uint64_t n_elems, array_stride;
+    uint32_t first_part, n_parts;
+    int32_t layer;
+    uint32_t decays; /* 1: weight decay applies (matrices), 0: not (vectors) */
+    zinf_region param, grad, optimizer;
+} zinf_unit;
+
+/* One line of the memory bill. */
+typedef struct zinf_item {
+    char name[ZINF_NAME_BYTES];
+    uint64_t bytes;
+    uint32_t tier, reserved;
+} zinf_item;
+
+/* ---- what was decided, for whom ---- */
+
+typedef struct zinf_model_info {
+    char name[ZINF_NAME_BYTES];
+    char family[16]; /* gpt2 */
+    uint64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, context;
+    uint64_t tied_embeddings, n_params;
+} zinf_model_info;
+
+typedef struct zinf_job_info {
+    uint64_t sequence, global_batch, seed;
+    uint64_t warmup, steps; /* of the learning-rate schedule */
+    uint32_t precision;     /* zinf_dtype of parameters and activations */
+    uint32_t schedule;      /* 0 constant, 1 cosine */
+    double lr, min_lr, beta1, beta2, eps, weight_decay, clip; /* clip 0: none */
+} zinf_job_info;
+
+typedef struct zinf_decisions {
+    uint32_t tier[ZINF_N_CLASSES]; /* zinf_tier */
+    uint32_t tiles[ZINF_N_LINEARS];
+    uint32_t micro_batch, accumulation;
+    uint32_t checkpoint_interval; /* blocks between checkpoints; 0: none, nothing recomputed */
+    uint32_t prefetch_read, prefetch_upload, prefetch_gather; /* operators ahead */
+    uint32_t order;          /* 0 horizontal */
+    uint32_t partitioning;   /* 0 bandwidth-centric */
+    uint32_t optimizer_time; /* 0 after backward */
+    uint32_t ranks;
+    uint64_t io_block_bytes;
+    uint32_t io_depth, n_threads;
+} zinf_decisions;
+
+typedef struct zinf_traffic {
+    uint64_t read_bytes, write_bytes; /* per rank and step, across the tier's slowest link */
+} zinf_traffic;
+
+typedef struct zinf_predicted {
+    double step_s;
+    double queue_busy_s[ZINF_N_QUEUES];
+    double flops_per_step;          /* model FLOP (6x and attention), per rank */
+    double hardware_flops_per_step; /* with recomputation */
+    double peak_flops;              /* of the device at this precision */
+    zinf_traffic traffic[ZINF_N_CLASSES];
+    uint64_t moved_bytes[ZINF_N_QUEUES]; /* by upload, download, read, write in a step */
+    uint32_t bound_by;                   /* zinf_queue with the largest busy time */
+    uint32_t reserved;
+} zinf_predicted;
+
+typedef struct zinf_machine_info {
+    char cluster[ZINF_NAME_BYTES];
+    char backend[16];     /* cpu | cuda */
+    uint64_t unified;     /* 1: device and host are one memory, all of it in tier device */
+    uint64_t shared_cores; /* 1: compute, update, upload and download share the same cores */
+    uint64_t arena_bytes[ZINF_N_TIERS];    /* what the runtime allocates */
+    uint64_t overhead_bytes[ZINF_N_TIERS]; /* stated, outside the arenas */
+    uint64_t capacity_bytes[ZINF_N_TIERS];
+    uint64_t overlap_read_write; /* 1: read and write do not slow each other down */
+} zinf_machine_info;
+
+/* Arrays are owned by the plan (one zinf_plan_free); indices are checked by zinf_plan_read. */
+typedef struct zinf_plan {
+    zinf_model_info model;
+    zinf_job_info job;
+    zinf_machine_info machine;
+    zinf_decisions decisions;
+    zinf_predicted predicted;
+    zinf_program programs[ZINF_N_PROGRAMS];
+
+    zinf_segment *segments;
+    zinf_instr *instrs;
+    zinf_operand *operands;
+    zinf_wait *waits;
+    zinf_tensor *tensors;
+    zinf_unit *units;
+    zinf_part *parts;
+    zinf_item *items;
+    uint32_t *values; /* value -> offset in strings: its name */
+    char *strings;    /* NUL-terminated, back to back; offset 0 is "" */
+    uint32_t n_segments, n_instrs, n_operands, n_waits, n_tensors, n_units, n_parts, n_items,
+        n_values, n_strings; /* n_strings in bytes */
+    uint64_t hash;           /* xxh64 of the file's contents; set by read and write */
+} zinf_plan;
+
+const char *zinf_tier_name(unsigned tier);
+const char *zinf_queue_name(unsigned queue);
+const char *zinf_class_name(unsigned state_class);
+const char *zinf_program_name(unsigned program);
+const char *zinf_linear_name(unsigned linear);
+
+/* Writes to a temporary name beside path, fsyncs and renames. */
+zinf_status zinf_plan_write(zinf_plan *plan, const char *path, zinf_error *err);
+
+/* Reads and validates: version, checksum, every count, index, enumeration and size (64-bit, no
+ * overflow), operands inside their arena for every iteration of their loop. Memory used is
+ * bounded by the file's size. ret_plan is set only on success. */
+zinf_status zinf_plan_read(const char *path, zinf_plan *ret_plan, zinf_error *err);
+
+/* The structural validation alone, as run by zinf_plan_read. */
+zinf_status zinf_plan_validate(const zinf_plan *plan, zinf_error *err);
+
+void zinf_plan_free(zinf_plan *plan); /* accepts a zeroed plan */
+
+#endif
