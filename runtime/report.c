@@ -1,6 +1,7 @@
 /* runtime/report.c - see report.h; the trace is trace.c's. */
 #include "runtime/report.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -86,7 +87,8 @@ static void number(FILE *log, const char *name, double value)
 static zinf_status written(FILE *log, zinf_error *err)
 {
     if (fflush(log) || ferror(log))
-        return zinf_fail(err, ZINF_MACHINE, "cannot write the log: %m");
+        return zinf_fail(err, ZINF_MACHINE, "cannot write the log: %s",
+                         strerror(errno));
     return ZINF_OK;
 }
 

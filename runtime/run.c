@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "runtime/checker.h"
 #include "runtime/checkpoint.h"
 #include "runtime/data.h"
 #include "runtime/executor.h"
@@ -64,7 +65,8 @@ static zinf_status load(session *s, zinf_error *err)
     const zinf_run_options *o = s->options;
     char warning[256] = "";
 
-    if (zinf_plan_read(o->plan, &s->plan, err) || zinf_preflight(&s->plan, o->nvme, err))
+    if (zinf_plan_read(o->plan, &s->plan, err) || zinf_plan_check(&s->plan, err) ||
+        zinf_preflight(&s->plan, o->nvme, err))
         return err->status;
     s->steps = o->steps_given ? o->steps : o->sample ? 0 : s->plan.job.steps;
     s->progress = (zinf_progress){.seed = s->plan.job.seed, .loss_scale = 1,
