@@ -27,7 +27,7 @@ enum { PAGE = 4096 };
 
 /* ---- allocations are counted by standing in front of the C library's ---- */
 
-#ifndef __SANITIZE_ADDRESS__
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
 extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
 static long n_allocations;
 void *malloc(size_t n)
