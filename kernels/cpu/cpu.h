@@ -1,0 +1,22 @@
+/* kernels/cpu/cpu.h - inside the CPU backend: the functions that fill the table, level by level.
+ */
+#ifndef ZINF_KERNELS_CPU_CPU_H
+#define ZINF_KERNELS_CPU_CPU_H
+
+#include "kernels/kernels.h"
+
+/* GEMM by oneDNN; gemm.c. What oneDNN lacks goes to the reference. */
+void zinf_cpu_gemm(zinf_kernels *table);
+
+#define DECLARE(level)                                                                           \
+    void zinf_cpu_attention_##level(zinf_kernels *table);                                        \
+    void zinf_cpu_layernorm_##level(zinf_kernels *table);                                        \
+    void zinf_cpu_gelu_##level(zinf_kernels *table);                                             \
+    void zinf_cpu_softmax_##level(zinf_kernels *table);                                          \
+    void zinf_cpu_vector_##level(zinf_kernels *table);                                           \
+    void zinf_cpu_adam_##level(zinf_kernels *table);
+DECLARE(avx2)
+DECLARE(avx512)
+#undef DECLARE
+
+#endif
