@@ -875,7 +875,8 @@ static bool visit(zinf_checker *c, uint32_t segment, uint32_t number)
         const zinf_access access = access_of(instr, k);
         if (o[k].bytes && access.reads && !read_operand(c, &o[k], access.writes))
             return false;
-        if (o[k].bytes && access.reads && instr->opcode < ZINF_OP_LOSS &&
+        if (o[k].bytes && access.reads &&
+            (instr->opcode < ZINF_OP_LOSS || instr->opcode == ZINF_OP_LOGITS) &&
             c->contents[o[k].value].role == ROLE_PARAM)
             c->tallies[c->contents[o[k].value].unit].uses |=
                 instr->opcode == ZINF_OP_EMBEDDING_FORWARD && k == 1 ? 1 : 2;
