@@ -38,12 +38,15 @@ typedef struct zinf_content {
     uint64_t generation; /* of the latest production */
     uint32_t unit, role; /* unit ZINF_NONE: belongs to no region */
     bool on_entry;       /* some program reads it as its predecessor left it */
+    bool batch;          /* tokens: micro-batch i is the i-th part */
 } zinf_content;
 
 typedef struct zinf_tally {
     uint32_t norm_sums[2]; /* contributions in the gradient whose norm was taken last */
     uint32_t updates;      /* ADAM, or INIT, IMPORT, EXPORT */
-    uint8_t uses; /* bit 0: parameter read by the embedding, bit 1: by others */
+    uint32_t inputs, weights; /* LINEAR_BACKWARD_INPUT, _WEIGHT that served it */
+    uint8_t uses;      /* bit 0: parameter read by the embedding, bit 1: by others */
+    uint8_t step_uses; /* the same, in STEP */
 } zinf_tally;
 
 typedef struct zinf_checker {
@@ -60,7 +63,8 @@ typedef struct zinf_checker {
     uint32_t next_clock[ZINF_N_QUEUES];
     uint64_t generation, count, iteration; /* count, iteration: of the segment visited */
     uint64_t n_losses;                     /* weighted by the counts of segments */
-    uint32_t cap_pieces, kind, index, visits_losses, clips, batches;
+    int64_t origin;                        /* of the first byte of the operand being read */
+    uint32_t cap_pieces, kind, index, visits_losses, losses_before, clips, batches;
 } zinf_checker;
 
 static const zinf_instr *instr_of(const zinf_checker *c, uint32_t i)
@@ -205,22 +209,71 @@ static bool ordered(zinf_checker *c, const zinf_operand *o, const zinf_hit *hit,
 
 /* ---- C4: what is read is the value meant, whole and of this iteration ---- */
 
-/* Rows of a parameter, or of its gradient in its region, lie as the unit's parts say. */
-static bool inside_part(const zinf_checker *c, const zinf_operand *o, int64_t origin)
+/* A parameter's operand, or its gradient's, is whole rows of one tensor as the unit's parts say:
+ * the first of them in ret_row. */
+static bool inside_part(const zinf_checker *c, const zinf_operand *o, int64_t origin,
+                        uint64_t *ret_row)
 {
     const zinf_unit *u = &c->plan->units[c->contents[o->value].unit];
     const uint64_t element = zinf_dtype_bytes(o->dtype);
     const uint64_t at = (o->offset - (uint64_t)origin) / element, n = o->bytes / element;
 
-    if (at == 0 && n == u->n_elems)
-        return true;
     for (uint32_t p = u->first_part; p < u->first_part + u->n_parts; p++) {
         const zinf_part *part = &c->plan->parts[p];
         const uint64_t cols = c->plan->tensors[part->tensor].cols;
-        if (at >= part->at && at + n <= part->at + part->n_rows * cols)
-            return (at - part->at) % cols == 0 && n % cols == 0;
+        if (at < part->at || at + n > part->at + part->n_rows * cols)
+            continue;
+        *ret_row = part->first_row + (at - part->at) / cols;
+        return (at - part->at) % cols == 0 && n % cols == 0;
     }
-    return false;
+    *ret_row = 0;
+    return at == 0 && n == u->n_elems;
+}
+
+/* First row in its tensor of a tile of a linear's weight, or of the gradient of it. */
+static bool row_of(zinf_checker *c, const zinf_operand *o, uint64_t *ret_row)
+{
+    const zinf_content *content = o->value == ZINF_NONE ? NULL : &c->contents[o->value];
+    int64_t origin = home_of(c, o);
+
+    if (!content || (content->role != ROLE_PARAM && content->role != ROLE_GRAD))
+        return false;
+    if (content->role == ROLE_PARAM && origin == ZINF_NO_ORIGIN) {
+        zinf_map *map = &c->maps[o->tier];
+        zinf_map_touch(map, (zinf_span){o->offset, o->offset + o->bytes, 0, 0});
+        origin = map->cells[map->hits[0].cell].origin;
+    }
+    if (origin == ZINF_NO_ORIGIN && o->bytes == c->plan->units[content->unit].n_elems *
+                                                    zinf_dtype_bytes(o->dtype))
+        origin = (int64_t)o->offset;
+    return origin != ZINF_NO_ORIGIN && inside_part(c, o, origin, ret_row);
+}
+
+/* Where in its matrix a tile reads: a tile of a linear's output has the columns of its rows. */
+static bool right_place(zinf_checker *c, const zinf_operand *o, int64_t origin)
+{
+    const zinf_instr *instr = instr_of(c, c->index);
+    const zinf_operand *operands = &c->plan->operands[instr->operand0];
+    const int64_t at = (int64_t)(o->offset + o->stride * c->iteration) - origin;
+    const long slot = o - operands;
+    uint64_t row = 0;
+
+    if (c->contents[o->value].batch) {
+        const int64_t number = at / (int64_t)o->bytes;
+        return at == number * (int64_t)o->bytes && number >= c->losses_before &&
+               number <= (int64_t)c->visits_losses - (instr->opcode == ZINF_OP_EMBEDDING_BACKWARD);
+    }
+    if ((instr->opcode == ZINF_OP_LINEAR_FORWARD && slot == 3) ||
+        (instr->opcode == ZINF_OP_LINEAR_BACKWARD_INPUT && slot == 0)) {
+        if (!row_of(c, &operands[1], &row))
+            return true;
+    } else if (instr->opcode == ZINF_OP_LINEAR_BACKWARD_WEIGHT && slot == 0) {
+        if (!row_of(c, &operands[2], &row))
+            return true;
+    } else if (is_copy(instr->opcode) || (o->rows > 1 && o->ld > o->cols)) {
+        return true;
+    }
+    return at == (int64_t)(row * zinf_dtype_bytes(o->dtype));
 }
 
 static bool right_value(zinf_checker *c, const zinf_operand *o, const zinf_hit *hit, bool first,
@@ -230,6 +283,7 @@ static bool right_value(zinf_checker *c, const zinf_operand *o, const zinf_hit *
     const zinf_instr *instr = instr_of(c, c->index);
     const bool copies = is_copy(instr->opcode), scalar = o->tier == ZINF_TIER_SCALAR;
     const zinf_content *content = &c->contents[o->value];
+    uint64_t row;
 
     if (!first && (copies || scalar) && (copies || cell->value != ZINF_NONE))
         return true;
@@ -258,8 +312,13 @@ static bool right_value(zinf_checker *c, const zinf_operand *o, const zinf_hit *
     if (!copies && cell->dtype != o->dtype)
         return refuse(c, "C4", c->index, cell->writer, o, hit->lo, hit->hi,
                       "reads as another element type than was written");
+    if (first)
+        c->origin = cell->origin;
+    if (cell->origin != c->origin)
+        return refuse(c, "C4", c->index, cell->writer, o, hit->lo, hit->hi,
+                      "reads pieces of the value that lie at other distances than in it");
     if (!copies && first && cell->origin != ZINF_NO_ORIGIN && content->role == ROLE_PARAM &&
-        !inside_part(c, o, cell->origin))
+        !inside_part(c, o, cell->origin, &row))
         return refuse(c, "C4", c->index, cell->writer, o, hit->lo, hit->hi,
                       "is not whole rows of one tensor of the unit");
     if (cell->writer == ZINF_NONE)
@@ -269,6 +328,8 @@ static bool right_value(zinf_checker *c, const zinf_operand *o, const zinf_hit *
 
 static bool read_operand(zinf_checker *c, const zinf_operand *o, bool writes)
 {
+    const bool placed = o->value != ZINF_NONE && c->contents[o->value].role == ROLE_NONE &&
+                        o->tier != ZINF_TIER_SCALAR && !writes;
     zinf_map *map = &c->maps[o->tier];
     const unsigned queue = instr_of(c, c->index)->queue;
 
@@ -281,10 +342,23 @@ static bool read_operand(zinf_checker *c, const zinf_operand *o, bool writes)
             return false;
         map->cells[map->hits[h].cell].reader_clock[queue] = c->next_clock[queue];
     }
+    if (placed && c->origin != ZINF_NO_ORIGIN && !map->failed && !right_place(c, o, c->origin))
+        return refuse_operand(c, "C4", o, c->contents[o->value].batch
+                                  ? "is not the tokens of this micro-batch"
+                                  : "is not at its place in the matrix");
     return true;
 }
 
 /* ---- writes ---- */
+
+static bool unread(const zinf_cell *cell)
+{
+    uint32_t readers = 0;
+
+    for (int q = 0; q < ZINF_N_QUEUES; q++)
+        readers |= cell->reader_clock[q];
+    return readers == 0;
+}
 
 static bool write_operand(zinf_checker *c, const zinf_operand *o, unsigned slot, bool reads)
 {
@@ -301,8 +375,18 @@ static bool write_operand(zinf_checker *c, const zinf_operand *o, unsigned slot,
     uint32_t sums[2] = {instr->opcode == ZINF_OP_EMBEDDING_BACKWARD,
                         instr->opcode != ZINF_OP_EMBEDDING_BACKWARD};
 
+    const char letter = zinf_opcode_get(instr->opcode)->access[slot] | 0x20;
+    uint64_t row = 0;
+
     if (instr->opcode == ZINF_OP_ZERO)
         sums[1] = 0;
+    if (content && content->role == ROLE_NONE && o->tier != ZINF_TIER_SCALAR) {
+        if (o->rows == 1 || o->ld == o->cols)
+            made.origin = (int64_t)span.lo;
+        else if (instr->opcode == ZINF_OP_LINEAR_FORWARD && row_of(c, &operands[1], &row))
+            made.origin = (int64_t)(span.lo - row * zinf_dtype_bytes(o->dtype));
+        content->batch |= instr->opcode == ZINF_OP_BATCH;
+    }
     if (instr->opcode == ZINF_OP_ACCUMULATE) { /* all bytes of the source have one history */
         const zinf_map *from = &c->maps[operands[0].tier];
         zinf_map_touch(&c->maps[operands[0].tier], span_of(c, &operands[0], false));
@@ -320,7 +404,7 @@ static bool write_operand(zinf_checker *c, const zinf_operand *o, unsigned slot,
         if (grad && !is_copy(instr->opcode) && c->tallies[content->unit].updates)
             return refuse_operand(c, "C7", o, "a gradient written after the unit's update");
         if (grad && home != ZINF_NO_ORIGIN && !is_copy(instr->opcode) &&
-            !inside_part(c, o, home))
+            !inside_part(c, o, home, &row))
             return refuse_operand(c, "C7", o, "is not whole rows of one tensor of the unit");
     }
     memcpy(made.sums, sums, sizeof sums);
@@ -330,9 +414,9 @@ static bool write_operand(zinf_checker *c, const zinf_operand *o, unsigned slot,
         if (!ordered(c, o, &map->hits[h], true))
             return false;
         if (!reads && content && cell->value == o->value && cell->writer != ZINF_NONE &&
-            ((o->tier == ZINF_TIER_SCALAR && slot == 1 && instr->opcode == ZINF_OP_LOSS) ||
-             (grad && home != ZINF_NO_ORIGIN && cell->sums[0] + cell->sums[1] &&
-              o->tier != ZINF_TIER_NVME)))
+            letter == 'a' && (o->tier == ZINF_TIER_SCALAR ||
+                              (grad && home != ZINF_NO_ORIGIN && o->tier != ZINF_TIER_NVME) ||
+                              (cell->generation >= c->generation && unread(cell))))
             return refuse(c, "C7", c->index, cell->writer, o, map->hits[h].lo, map->hits[h].hi,
                           "overwrites a sum it should add to");
         if (!reads)
@@ -414,7 +498,8 @@ static bool is_array(zinf_checker *c, const zinf_operand *o, bool reads, uint32_
     zinf_map *map = &c->maps[o->tier];
     const zinf_content *content = o->value == ZINF_NONE ? NULL : &c->contents[o->value];
 
-    if (!content || content->role != role || content->unit != unit || o->bytes != bytes)
+    if (!content || content->role != role || content->unit != unit || o->bytes != bytes ||
+        o->dtype != (role == ROLE_PARAM ? c->plan->job.precision : ZINF_F32))
         return refuse_operand(c, "C7", o, "is not the unit's own array, whole");
     zinf_map_touch(map, span_of(c, o, true));
     const zinf_cell *cell = &map->cells[map->hits[0].cell];
@@ -482,13 +567,39 @@ static bool check_role(zinf_checker *c)
     const bool step = c->kind == ZINF_PROGRAM_STEP;
     const uint32_t unit = instr->unit;
     uint32_t sums[2];
+    uint64_t row, bias;
 
     switch (instr->opcode) {
     case ZINF_OP_BATCH:
         if (c->count != 1 || c->batches++)
             return refuse_operand(c, "C7", o, "the batch is drawn more than once");
         break;
+    case ZINF_OP_EMBEDDING_FORWARD:
+    case ZINF_OP_CLASSIFIER_FORWARD:
+    case ZINF_OP_CLASSIFIER_BACKWARD:
+    case ZINF_OP_CLASSIFIER:
+        if (row_of(c, &o[1], &row) && row != instr->attr[0])
+            return refuse_operand(c, "C4", &o[1], "does not begin at the row that attr0 says");
+        break;
+    case ZINF_OP_EMBEDDING_BACKWARD:
+        if (row_of(c, &o[2], &row) && row != instr->attr[0])
+            return refuse_operand(c, "C4", &o[2], "does not begin at the row that attr0 says");
+        break;
+    case ZINF_OP_LINEAR_FORWARD:
+        if (o[2].bytes && row_of(c, &o[1], &row) && row_of(c, &o[2], &bias) && row != bias)
+            return refuse_operand(c, "C4", &o[2], "is not the bias of these rows");
+        break;
+    case ZINF_OP_LINEAR_BACKWARD_INPUT:
+        if (c->contents[o[1].value].role == ROLE_PARAM)
+            c->tallies[c->contents[o[1].value].unit].inputs++;
+        break;
+    case ZINF_OP_LINEAR_BACKWARD_WEIGHT:
+        if (o[2].value != ZINF_NONE && c->contents[o[2].value].role == ROLE_GRAD)
+            c->tallies[c->contents[o[2].value].unit].weights++;
+        break;
     case ZINF_OP_LOSS:
+        if (o[1].tier != ZINF_TIER_SCALAR || o[1].offset != 8 * ZINF_SCALAR_LOSS)
+            return refuse_operand(c, "C7", &o[1], "is not the slot of the loss");
         c->n_losses += c->iteration == 0 ? c->count : 0;
         c->visits_losses++;
         if (c->clips)
@@ -512,6 +623,9 @@ static bool check_role(zinf_checker *c)
     case ZINF_OP_ADAM:
         if (!step || unit >= plan->n_units || c->count != 1 || c->tallies[unit].updates++)
             return refuse_operand(c, "C7", o, "a unit is updated once per step, in no loop");
+        if (c->tallies[unit].inputs != c->tallies[unit].weights)
+            return refuse_operand(c, "C7", o, "its linear gives input and weight gradients not "
+                                  "equally often");
         if (instr->attr[0] != plan->units[unit].decays || c->clips == 0 ||
             o[5].offset != 8 * ZINF_SCALAR_NORM)
             return refuse_operand(c, "C7", o, "wrong weight decay or clip factor");
@@ -534,7 +648,7 @@ static bool check_role(zinf_checker *c)
 
 /* The region still holds its value, or holds the latest of it, at the end. */
 static bool region_holds(zinf_checker *c, uint32_t unit, const zinf_region *r, uint64_t at,
-                         uint64_t bytes)
+                         uint64_t bytes, unsigned dtype)
 {
     zinf_map *map = &c->maps[r->tier];
     const zinf_operand o = {.tier = (uint8_t)r->tier, .value = r->value};
@@ -544,7 +658,8 @@ static bool region_holds(zinf_checker *c, uint32_t unit, const zinf_region *r, u
     zinf_map_touch(map, (zinf_span){first, first + bytes, 0, 0});
     for (uint32_t h = 0; h < map->n_hits; h++) {
         const zinf_cell *cell = &map->cells[map->hits[h].cell];
-        if (cell->value == r->value && cell->generation >= c->contents[r->value].generation)
+        if (cell->value == r->value && cell->dtype == dtype &&
+            cell->generation >= c->contents[r->value].generation)
             continue;
         snprintf(wrong, sizeof wrong, "at the end the region of unit \"%.60s\" %s",
                  c->plan->units[unit].name, cell->value == r->value
@@ -560,26 +675,35 @@ static bool check_exit(zinf_checker *c)
     const zinf_plan *plan = c->plan;
     const bool fills = c->kind == ZINF_PROGRAM_INIT || c->kind == ZINF_PROGRAM_LOAD;
     const bool empty = plan->programs[c->kind].n_segments == 0;
+    const bool forward = !empty && (c->kind == ZINF_PROGRAM_EVAL ||
+                                    c->kind == ZINF_PROGRAM_SAMPLE);
     const uint64_t act = zinf_dtype_bytes(plan->job.precision);
 
     for (uint32_t u = 0; u < plan->n_units; u++) {
         const zinf_unit *unit = &plan->units[u];
-        char wrong[200];
+        char wrong[200], unused[200];
         bool ok = true;
+        snprintf(unused, sizeof unused, "unit \"%.60s\" is not used as in a step", unit->name);
         snprintf(wrong, sizeof wrong, "unit \"%.60s\" is updated or moved %" PRIu32
                  " times, not once", unit->name, c->tallies[u].updates);
         if (!empty && c->tallies[u].updates != 1 &&
             (fills || c->kind == ZINF_PROGRAM_STEP || c->kind == ZINF_PROGRAM_SAVE))
             return refuse(c, "C7", ZINF_NONE, ZINF_NONE, NULL, 0, 0, wrong);
         if (unit->param.bytes && (!fills || c->contents[unit->param.value].on_entry))
-            ok = region_holds(c, u, &unit->param, 0, act * unit->n_elems);
+            ok = region_holds(c, u, &unit->param, 0, act * unit->n_elems, plan->job.precision);
         for (uint64_t i = 0; ok && i < 3 && unit->optimizer.bytes; i++)
             if (!fills || c->contents[unit->optimizer.value].on_entry)
                 ok = region_holds(c, u, &unit->optimizer, i * unit->array_stride,
-                                  4 * unit->n_elems);
+                                  4 * unit->n_elems, ZINF_F32);
         if (!ok)
             return false;
+        if (c->kind == ZINF_PROGRAM_STEP)
+            c->tallies[u].step_uses = c->tallies[u].uses;
+        if (forward && c->tallies[u].uses != c->tallies[u].step_uses)
+            return refuse(c, "C4", ZINF_NONE, ZINF_NONE, NULL, 0, 0, unused);
     }
+    if (c->kind == ZINF_PROGRAM_EVAL && !empty && c->n_losses != 1)
+        return refuse(c, "C7", ZINF_NONE, ZINF_NONE, NULL, 0, 0, "there must be one loss");
     if (c->kind == ZINF_PROGRAM_STEP && !empty &&
         (c->n_losses != plan->decisions.accumulation || c->clips != 1 || c->batches != 1))
         return refuse(c, "C7", ZINF_NONE, ZINF_NONE, NULL, 0, 0,
@@ -607,6 +731,8 @@ static bool check_operand(zinf_checker *c, const zinf_operand *o, bool direct)
     if (o->offset % unit || o->stride % unit || (direct && o->bytes % unit))
         return refuse_operand(c, "C2", o, direct ? "direct I/O moves whole pages of 4096 bytes"
                                                  : "is not aligned to its elements");
+    if ((o->tier == ZINF_TIER_SCALAR) != (o->dtype == ZINF_F64))
+        return refuse_operand(c, "C2", o, "scalars are F64, and nothing else is");
     if (o->value == ZINF_NONE && o->offset % 64)
         return refuse_operand(c, "C2", o, "scratch is not aligned to 64 bytes");
     return true;
@@ -749,7 +875,8 @@ static bool visit(zinf_checker *c, uint32_t segment, uint32_t number)
         const zinf_access access = access_of(instr, k);
         if (o[k].bytes && access.reads && !read_operand(c, &o[k], access.writes))
             return false;
-        if (o[k].bytes && access.reads && instr->opcode < ZINF_OP_LOSS &&
+        if (o[k].bytes && access.reads &&
+            (instr->opcode < ZINF_OP_LOSS || instr->opcode == ZINF_OP_LOGITS) &&
             c->contents[o[k].value].role == ROLE_PARAM)
             c->tallies[c->contents[o[k].value].unit].uses |=
                 instr->opcode == ZINF_OP_EMBEDDING_FORWARD && k == 1 ? 1 : 2;
@@ -778,14 +905,15 @@ static bool enter(zinf_checker *c)
 {
     const zinf_plan *plan = c->plan;
 
-    memset(c->tallies, 0, plan->n_units * sizeof *c->tallies);
+    for (uint32_t u = 0; u < plan->n_units; u++)
+        c->tallies[u] = (zinf_tally){.step_uses = c->tallies[u].step_uses};
     memset(c->before, 0, sizeof c->before);
     c->n_losses = c->visits_losses = c->clips = c->batches = 0;
     c->generation = 0;
     for (int q = 0; q < ZINF_N_QUEUES; q++)
         c->next_clock[q] = 1;
     for (uint32_t v = 0; v < plan->n_values; v++)
-        c->contents[v].generation = 0;
+        c->contents[v].generation = c->contents[v].batch = 0;
     for (int t = 0; t < ZINF_N_TIERS; t++)
         if (!zinf_map_init(&c->maps[t]))
             return zinf_fail(c->err, ZINF_MACHINE, "out of memory while checking the plan"), false;
@@ -839,6 +967,7 @@ static bool check_program(zinf_checker *c, uint32_t kind)
         c->count = segments[s].count;
         for (c->iteration = 0; c->iteration < c->visits[s]; c->iteration++) {
             c->generation += GENERATION;
+            c->losses_before = c->visits_losses;
             for (uint32_t i = 0; i < segments[s].n_instrs; i++) {
                 c->index = segments[s].first_instr + i;
                 if ((c->iteration == 0 && !check_instr(c, &segments[s])) ||

@@ -424,14 +424,17 @@ static void emit_program(builder *b, zinf_program_kind kind)
     end_segment(b, 1);
 }
 
-static void add_unit(builder *b, const char *name, uint64_t rows)
+/* Rows [first, first + rows) of a tensor of `all` rows, added with its first row. */
+static void add_unit(builder *b, const char *name, uint64_t first, uint64_t rows, uint64_t all)
 {
     zinf_plan *p = &b->plan;
     zinf_unit *u = &p->units[p->n_units];
     char text[80];
 
-    p->tensors[p->n_tensors] = (zinf_tensor){.rows = rows, .cols = MINI_C, .n_dims = 2};
-    p->parts[p->n_parts] = (zinf_part){.tensor = p->n_tensors, .n_rows = rows};
+    if (first == 0)
+        p->tensors[p->n_tensors++] = (zinf_tensor){.rows = all, .cols = MINI_C, .n_dims = 2};
+    p->parts[p->n_parts] = (zinf_part){.tensor = p->n_tensors - 1, .first_row = first,
+                                       .n_rows = rows};
     *u = (zinf_unit){.n_elems = rows * MINI_C, .array_stride = rows * MINI_C * 4 + 64,
                      .first_part = p->n_parts, .n_parts = 1, .decays = 1};
     snprintf(u->name, sizeof u->name, "%s", name);
@@ -445,7 +448,6 @@ static void add_unit(builder *b, const char *name, uint64_t rows)
         *regions[i] = (zinf_region){buf.offset, buf.bytes, buf.tier, add_value(b, text)};
     }
     p->n_units++;
-    p->n_tensors++;
     p->n_parts++;
 }
 
@@ -473,10 +475,10 @@ zinf_plan mini_plan(const mini_options *options)
     }
     for (int i = 0; i < ZINF_SCALAR_PARTIALS + MINI_UNITS; i++)
         add_value(&b, "scalar");
-    add_unit(&b, "wte", MINI_V);
-    add_unit(&b, "wpe", MINI_T);
-    for (int t = 0; t < MINI_TILES; t++)
-        add_unit(&b, t ? "linear 1" : "linear 0", 8);
+    add_unit(&b, "wte", 0, MINI_V, MINI_V);
+    add_unit(&b, "wpe", 0, MINI_T, MINI_T);
+    for (uint64_t t = 0; t < MINI_TILES; t++)
+        add_unit(&b, t ? "linear 1" : "linear 0", 8 * t, 8, 8 * MINI_TILES);
     for (int k = 0; k < ZINF_N_PROGRAMS; k++) {
         p->programs[k].first_segment = p->n_segments;
         emit_program(&b, (zinf_program_kind)k);

@@ -220,13 +220,14 @@ static void execute(const zinf_plan *plan, machine *m, const visit *v)
     if (instr->opcode == ZINF_OP_BATCH)
         hash = mix(hash, ++m->n_batches);
     for (uint32_t s = 0; s < instr->n_operands; s++) {
-        hash = mix(mix(mix(hash, o[s].rows), o[s].cols), o[s].dtype);
+        if (letters[s] != 's')
+            hash = mix(mix(mix(hash, o[s].rows), o[s].cols), o[s].dtype);
         for (uint64_t k = 0; (letters[s] == 'r' || letters[s] == 'R' || letters[s] == 'x') &&
              k < n_bytes(&o[s]); k++)
             hash = mix(hash, *byte_of(m, &o[s], v->iteration, k));
     }
     if (instr->opcode == ZINF_OP_EXPORT)
-        m->result = mix(m->result, hash);
+        m->result += hash; /* in any order */
     for (uint32_t s = 0; s < instr->n_operands; s++) {
         for (uint64_t k = 0; access_of(instr, s).writes && k < n_bytes(&o[s]); k++) {
             uint64_t *byte = byte_of(m, &o[s], v->iteration, k);
