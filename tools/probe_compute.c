@@ -128,10 +128,10 @@ static void run_attention(void *arg)
 }
 
 /* Two products forward and five backward (the scores are made again), 2 FLOP a pair and
- * channel; a causal mask leaves seq * (seq + 1) / 2 pairs. */
+ * channel; a causal mask leaves half of seq * seq pairs, as the planner counts. */
 static double attention_flop(const attention_case *it)
 {
-    double pairs = 0.5 * (double)it->seq * (double)(it->seq + 1);
+    double pairs = 0.5 * (double)it->seq * (double)it->seq;
 
     return 14.0 * (double)(it->batch * it->heads * it->head_dim) * pairs;
 }
@@ -160,8 +160,8 @@ static zinf_status measure_attention(const probe_options *options, zinf_dtype dt
         if (!memory)
             return zinf_fail(err, ZINF_MACHINE, "no memory for attention: %zu bytes needed",
                              bytes);
-        attention_case it = {.table = &table, .batch = (int64_t)tokens / seq, .seq = seq, .heads = HEADS,
-                             .head_dim = HEAD_DIM, .qkv = memory,
+        attention_case it = {.table = &table, .batch = (int64_t)tokens / seq, .seq = seq,
+                             .heads = HEADS, .head_dim = HEAD_DIM, .qkv = memory,
                              .out = memory + 3 * tokens * width,
                              .dout = memory + 4 * tokens * width,
                              .dqkv = memory + 5 * tokens * width};
