@@ -5,7 +5,18 @@
 
 #include "kernels/kernels.h"
 
-/* GEMM by oneDNN; gemm.c. What oneDNN lacks goes to the table's former gemm. */
+/* GEMM by oneDNN; gemm.c. What oneDNN lacks goes to the reference. */
 void zinf_cpu_gemm(zinf_kernels *table);
+
+#define DECLARE(level)                                                                           \
+    void zinf_cpu_attention_##level(zinf_kernels *table);                                        \
+    void zinf_cpu_layernorm_##level(zinf_kernels *table);                                        \
+    void zinf_cpu_gelu_##level(zinf_kernels *table);                                             \
+    void zinf_cpu_softmax_##level(zinf_kernels *table);                                          \
+    void zinf_cpu_vector_##level(zinf_kernels *table);                                           \
+    void zinf_cpu_adam_##level(zinf_kernels *table);
+DECLARE(avx2)
+DECLARE(avx512)
+#undef DECLARE
 
 #endif

@@ -46,6 +46,23 @@ void zinf_kernels_cpu(zinf_kernels *ret_table, zinf_dtype act, int n_threads, zi
     zinf_kernels_ref(ret_table, act, n_threads);
     if (level == ZINF_CPU_REF)
         return;
+#if defined(__x86_64__)
+#define FILL(level)                                                                              \
+    do {                                                                                         \
+        zinf_cpu_attention_##level(ret_table);                                                   \
+        zinf_cpu_layernorm_##level(ret_table);                                                   \
+        zinf_cpu_gelu_##level(ret_table);                                                        \
+        zinf_cpu_softmax_##level(ret_table);                                                     \
+        zinf_cpu_vector_##level(ret_table);                                                      \
+        zinf_cpu_adam_##level(ret_table);                                                        \
+    } while (0)
+    if (level == ZINF_CPU_AVX512)
+        FILL(avx512);
+    else
+        FILL(avx2);
+#undef FILL
+    ret_table->name = level_names[level];
+#endif
 #ifdef ZINF_HAVE_DNNL
     zinf_matmul_limit(level);
     zinf_cpu_gemm(ret_table);

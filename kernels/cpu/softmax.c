@@ -1,0 +1,77 @@
+/* kernels/cpu/softmax.c - online softmax over vocabulary tiles, compiled once per level. */
+#include <math.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/vec.h"
+
+static void softmax_stats(const zinf_kernels *self, const float *logits, int64_t ldl,
+                          const int32_t *targets, int64_t row0, int64_t rows, int64_t m,
+                          bool first, float *stats)
+{
+#pragma omp parallel for num_threads(self->n_threads) schedule(static)                           \
+    if (m * rows > PARALLEL_FROM)
+    for (int64_t i = 0; i < m; i++) {
+        const float *row = logits + i * ldl;
+        const float old = first ? -INFINITY : stats[3 * i];
+        vf mosts = vf_set(old); /* NaN is passed over here, and makes the sum NaN */
+        vf sums[4] = {vf_set(0), vf_set(0), vf_set(0), vf_set(0)};
+
+        for (int64_t v = 0; v < rows; v += VL) {
+            const vf x = rows - v >= VL ? vf_load(row + v) :
+                         vf_keep(vf_load_n(row + v, rows - v), rows - v, -INFINITY);
+            mosts = vf_max(x, mosts);
+        }
+        const float most = vf_most(mosts);
+
+        for (int64_t v = 0; v < rows; v += VL) {
+            const vf e = vf_exp(vf_load_n(row + v, rows - v) - vf_set(most));
+            sums[v / VL % 4] += rows - v >= VL ? e : vf_keep(e, rows - v, 0);
+        }
+        float sum = vf_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+        if (!first)
+            sum = (float)(stats[3 * i + 1] * exp((double)old - most) + sum);
+        stats[3 * i] = most;
+        stats[3 * i + 1] = sum;
+        if (targets[i] >= row0 && targets[i] < row0 + rows)
+            stats[3 * i + 2] = row[targets[i] - row0];
+        else if (first)
+            stats[3 * i + 2] = 0;
+    }
+}
+
+INLINE void backward(bool bf16, int threads, const float *logits, int64_t ldl,
+                     const int32_t *targets, const float *stats, int64_t row0, int64_t rows,
+                     int64_t m, float scale, void *dlogits, int64_t ldd)
+{
+#pragma omp parallel for num_threads(threads) schedule(static) if (m * rows > PARALLEL_FROM)
+    for (int64_t i = 0; i < m; i++) {
+        const float *row = logits + i * ldl;
+        const vf most = vf_set(stats[3 * i]), factor = vf_set(scale / stats[3 * i + 1]);
+        const int64_t target = targets[i] - row0;
+
+        for (int64_t v = 0; v < rows; v += VL)
+            act_store(bf16, dlogits, i * ldd + v, rows - v,
+                      vf_exp(vf_load_n(row + v, rows - v) - most) * factor);
+        if (target >= 0 && target < rows)
+            act_store(bf16, dlogits, i * ldd + target, 1,
+                      vf_fma(vf_exp(vf_set(row[target]) - most), factor, vf_set(-scale)));
+    }
+}
+
+static void softmax_backward(const zinf_kernels *self, const float *logits, int64_t ldl,
+                             const int32_t *targets, const float *stats, int64_t row0,
+                             int64_t rows, int64_t m, float scale, void *dlogits, int64_t ldd)
+{
+    if (self->act == ZINF_BF16)
+        backward(true, self->n_threads, logits, ldl, targets, stats, row0, rows, m, scale,
+                 dlogits, ldd);
+    else
+        backward(false, self->n_threads, logits, ldl, targets, stats, row0, rows, m, scale,
+                 dlogits, ldd);
+}
+
+void LEVEL(zinf_cpu_softmax)(zinf_kernels *table)
+{
+    table->softmax_stats = softmax_stats;
+    table->softmax_backward = softmax_backward;
+}
