@@ -265,4 +265,7 @@ zinf_status zinf_plan_validate(const zinf_plan *plan, zinf_error *err);
 
 void zinf_plan_free(zinf_plan *plan); /* accepts a zeroed plan */
 
+/* Bytes of the scalar table: what the plan states, at least the slots named above. */
+uint64_t zinf_plan_scalar_bytes(const zinf_plan *plan);
+
 #endif

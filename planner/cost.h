@@ -1,0 +1,20 @@
+/* planner/cost.h - how long an instruction takes when it runs alone, from the cluster file. */
+#ifndef ZINF_PLANNER_COST_H
+#define ZINF_PLANNER_COST_H
+
+#include "planner/build.h"
+
+/* FLOP/s of the device at a precision; a device without bf16 is taken at its fp16 rate, one
+ * without either at fp32's. */
+double zinf_device_peak(const zinf_cluster *cluster, zinf_dtype precision);
+
+/* FLOP of one instruction, attention counted causally (half of seq * seq). */
+double zinf_instr_flops(const zinf_plan *plan, const zinf_instr *instr);
+
+/* Sets cost_ns of every instruction. */
+void zinf_cost(zinf_plan *plan, const zinf_cluster *cluster);
+
+/* bytes/s between host and one device. */
+double zinf_link_rate(const zinf_cluster *cluster);
+
+#endif

@@ -1,0 +1,234 @@
+/* planner/estimate.c - see estimate.h. Sizes in bytes and elements as doubles: only ratios
+ * matter here.
+ */
+#include "planner/estimate.h"
+
+#include "kernels/kernels.h"
+#include "planner/cost.h"
+#include "planner/graph.h"
+#include "planner/lower.h"
+
+static double max2(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* Sizes that both halves need. */
+typedef struct shape {
+    double n, c, f, qkv, att, layers, vocab, act; /* act: bytes of an element */
+    double batch, passes;                         /* micro-batches per step */
+    double block_params, params;                  /* elements */
+    double largest_tile, vocab_tile;              /* elements of one unit */
+    double block_act;                             /* bytes of a block's activations */
+    double groups;                                /* checkpoints per micro-batch */
+} shape;
+
+static shape measure(const zinf_model *m, const zinf_decisions *d)
+{
+    shape s = {.c = (double)m->hidden, .f = (double)m->ffn, .layers = (double)m->layers,
+               .vocab = (double)m->vocab, .act = (double)zinf_dtype_bytes(m->precision),
+               .batch = d->micro_batch, .passes = d->accumulation};
+
+    s.n = s.batch * (double)m->sequence;
+    s.qkv = (double)zinf_linear_rows(m, ZINF_LINEAR_QKV);
+    s.att = (double)zinf_linear_cols(m, ZINF_LINEAR_OUT);
+    for (int l = 0; l < ZINF_N_LINEARS; l++) {
+        double rows = (double)zinf_linear_rows(m, l), cols = (double)zinf_linear_cols(m, l);
+        double tile = (double)((uint64_t)(rows + d->tiles[l] - 1) / d->tiles[l]) * cols;
+        if (l == ZINF_LINEAR_VOCAB) {
+            s.vocab_tile = tile;
+        } else {
+            s.block_params += rows * cols + rows;
+            s.largest_tile = max2(s.largest_tile, tile);
+        }
+    }
+    s.block_params += 4 * s.c;
+    s.params = s.layers * s.block_params + (s.vocab + (double)m->context + 2) * s.c;
+    s.block_act = s.n * s.act * (4 * s.c + s.qkv + s.att + 2 * s.f) + s.n * 16 +
+                  s.batch * (double)(m->heads * m->sequence) * 4;
+    s.groups = d->checkpoint_interval
+                   ? (double)((m->layers + d->checkpoint_interval - 1) / d->checkpoint_interval)
+                   : 0;
+    return s;
+}
+
+static void memory(const zinf_model *m, const zinf_cluster *cluster, const zinf_decisions *d,
+                   const shape *s, double bytes[ZINF_N_TIERS])
+{
+    const int host = cluster->unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST;
+    const uint32_t *tier = d->tier;
+    const bool param_away = tier[ZINF_CLASS_PARAM] != ZINF_TIER_DEVICE;
+    const bool grad_away = tier[ZINF_CLASS_GRAD] != ZINF_TIER_DEVICE;
+    const bool optimizer_away = tier[ZINF_CLASS_OPTIMIZER] != ZINF_TIER_DEVICE;
+    const double read = d->prefetch_read, upload = d->prefetch_upload;
+    const double window = cluster->unified ? max2(read, upload) : upload;
+    const double chunk = (double)zinf_classifier_chunk(m, cluster, d, (uint64_t)s->n);
+    const double widest = max2(s->largest_tile, s->vocab_tile);
+    double residual = s->n * s->c * s->act;
+
+    bytes[tier[ZINF_CLASS_PARAM]] += s->params * s->act;
+    bytes[tier[ZINF_CLASS_GRAD]] += s->params * 4;
+    bytes[tier[ZINF_CLASS_OPTIMIZER]] += s->params * 12;
+    bytes[tier[ZINF_CLASS_CHECKPOINT]] += s->groups * residual;
+
+    double kept = (d->checkpoint_interval ? d->checkpoint_interval : s->layers) * s->block_act;
+    double wide = d->tiles[ZINF_LINEAR_PROJ] > 1 ? 4 : s->act;
+    double tile_bytes = param_away ? s->largest_tile * s->act * (1 + window) : 0;
+    double grad_bytes = grad_away ? s->largest_tile * 4 * (cluster->unified ? 2 : 1.5) : 0;
+    double scratch = (double)(2 + d->n_threads) * 1048576;
+    double backward = kept + s->n * s->f * (wide + s->act) + 2 * residual + tile_bytes +
+                      grad_bytes + scratch;
+    double classifier = (d->checkpoint_interval ? 0 : kept) + 3 * residual +
+                        chunk * (s->vocab_tile / s->c) * (4 + s->act) + scratch +
+                        (param_away ? s->vocab_tile * s->act * (d->tiles[ZINF_LINEAR_VOCAB] > 1
+                                                                    ? 1 + window : 1) : 0) +
+                        (grad_away ? s->vocab_tile * 4 : 0);
+    double update = (optimizer_away ? widest * 12 * (1 + read) : 0) +
+                    (grad_away ? widest * 4 * (1 + read) : 0) +
+                    (param_away ? widest * s->act : 0);
+    bytes[ZINF_TIER_DEVICE] += max2(backward, classifier);
+    if (host == ZINF_TIER_DEVICE) {
+        bytes[ZINF_TIER_DEVICE] += max2(0, update - max2(backward, classifier));
+    } else {
+        double staging = 0;
+        if (tier[ZINF_CLASS_PARAM] == ZINF_TIER_NVME)
+            staging += widest * s->act * (1 + read);
+        if (grad_away)
+            staging += widest * 4 * (tier[ZINF_CLASS_GRAD] == ZINF_TIER_NVME ? 2 : 1);
+        if (tier[ZINF_CLASS_CHECKPOINT] == ZINF_TIER_NVME)
+            staging += 2 * residual;
+        if (tier[ZINF_CLASS_OPTIMIZER] != ZINF_TIER_NVME)
+            update -= widest * 12 * (1 + read);
+        if (tier[ZINF_CLASS_GRAD] != ZINF_TIER_NVME)
+            update -= grad_away ? widest * 4 * (1 + read) : 0;
+        /* init, load and save hold one or two whole chunks wherever they live */
+        bytes[ZINF_TIER_HOST] += max2(max2(staging, update),
+                                      tier[ZINF_CLASS_OPTIMIZER] == ZINF_TIER_HOST
+                                          ? widest * s->act : widest * (24 + s->act));
+    }
+}
+
+static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zinf_decisions *d,
+                     const shape *s)
+{
+    const uint32_t *tier = d->tier;
+    const double peak = zinf_device_peak(cluster, m->precision);
+    const double attention_rate = cluster->device.attention > 0 ? cluster->device.attention
+                                                                : peak / 2;
+    const bool again = d->checkpoint_interval != 0; /* recomputed */
+    const bool tiled_vocab = d->tiles[ZINF_LINEAR_VOCAB] > 1;
+    const double weights = s->layers * s->block_params, classifier = s->vocab * s->c;
+    const double skipped = s->groups * s->c * s->f; /* last linears not recomputed */
+    double start = 8e-6;
+
+    /* one micro-batch, compute */
+    double ops = 0;
+    for (int l = 0; l < ZINF_LINEAR_VOCAB; l++)
+        ops += s->layers * d->tiles[l] * (again ? 4 : 3);
+    ops += s->layers * 14;
+    double flops = 2 * s->n * (weights * (again ? 4 : 3) - (again ? skipped : 0)) +
+                   2 * s->n * classifier * (tiled_vocab ? 4 : 3);
+    double attention = s->layers * s->n * (double)m->sequence * s->att * (again ? 9 : 7);
+    double moved = s->n * s->act * s->layers * (s->c * (again ? 24 : 18) +
+                                                s->f * (again ? 9 : 7)) +
+                   s->n * s->vocab * (tiled_vocab ? 30 : 22);
+    double compute = flops / peak + attention / attention_rate + moved / cluster->device.bandwidth +
+                     ops * start;
+
+    /* transfers of one micro-batch, bytes */
+    double fetched = s->act * (weights * (again ? 3 : 2) - (again ? skipped : 0) +
+                               classifier * (tiled_vocab ? 3 : 2) +
+                               (double)m->context * s->c);
+    double grads = 4 * (s->params + classifier); /* tied: written twice */
+    double stored = s->groups * s->n * s->c * s->act;
+    double up = 0, down = 0, read = 0, write = 0, update = 0, device = 0;
+    if (tier[ZINF_CLASS_PARAM] != ZINF_TIER_DEVICE)
+        up += fetched;
+    if (tier[ZINF_CLASS_PARAM] == ZINF_TIER_NVME)
+        read += fetched;
+    double later = (s->passes - 1) / s->passes; /* share of micro-batches that accumulate */
+    double norms = 4 * s->params;
+    if (tier[ZINF_CLASS_GRAD] == ZINF_TIER_DEVICE) {
+        if (cluster->unified)
+            update += norms / cluster->host.bandwidth;
+        else
+            device += norms / cluster->device.bandwidth;
+    } else {
+        down += grads;
+        update += (norms + 3 * grads * (later + (1 - later) * 4 * classifier / grads)) /
+                  cluster->host.bandwidth;
+    }
+    if (tier[ZINF_CLASS_GRAD] == ZINF_TIER_NVME) {
+        read += grads * later + (1 - later) * 4 * classifier;
+        write += grads;
+    }
+    if (tier[ZINF_CLASS_CHECKPOINT] != ZINF_TIER_DEVICE) {
+        up += stored;
+        down += stored;
+    }
+    if (tier[ZINF_CLASS_CHECKPOINT] == ZINF_TIER_NVME) {
+        read += stored;
+        write += stored;
+    }
+    const double link = cluster->unified ? 1 : zinf_link_rate(cluster);
+    up = cluster->unified ? 0 : up / link;
+    down = cluster->unified ? 0 : down / link;
+    if (cluster->nvme.present) {
+        read /= cluster->nvme.read;
+        write /= cluster->nvme.write;
+    }
+    compute += device;
+    double storage = cluster->nvme.overlap ? max2(read, write) : read + write;
+    bool shared = cluster->device.kind[1] == 'p'; /* cpu: compute and copies share cores */
+    double busy = shared ? compute + update + up + down
+                         : max2(max2(compute, update), max2(up, down));
+    /* a short prefetch exposes part of each transfer: half a stage in distance + 1 */
+    double exposed = (storage + (shared ? 0 : up)) /
+                     (double)(2 * (1 + d->prefetch_read) * (1 + d->prefetch_upload));
+    double pass = max2(busy, storage) + (busy < storage ? 0 : exposed < busy ? exposed : busy) *
+                                            0.1;
+
+    /* the update: a pipeline over units */
+    double n = s->params, adam, r = 0, w = 0, u = 0, dn = 0;
+    bool on_device = tier[ZINF_CLASS_OPTIMIZER] == ZINF_TIER_DEVICE && !cluster->unified;
+    adam = on_device ? n * 30 / cluster->device.bandwidth : n / cluster->host.adam;
+    if (tier[ZINF_CLASS_OPTIMIZER] == ZINF_TIER_NVME) {
+        r += 12 * n;
+        w += 12 * n;
+    }
+    if (tier[ZINF_CLASS_GRAD] == ZINF_TIER_NVME)
+        r += 4 * n;
+    if (tier[ZINF_CLASS_PARAM] == ZINF_TIER_NVME)
+        w += s->act * n;
+    if (!cluster->unified) {
+        if (on_device && tier[ZINF_CLASS_GRAD] != ZINF_TIER_DEVICE)
+            u += 4 * n;
+        if (on_device && tier[ZINF_CLASS_PARAM] != ZINF_TIER_DEVICE)
+            dn += s->act * n;
+        if (!on_device && tier[ZINF_CLASS_GRAD] == ZINF_TIER_DEVICE)
+            dn += 4 * n;
+        if (!on_device && tier[ZINF_CLASS_PARAM] == ZINF_TIER_DEVICE)
+            u += s->act * n;
+        u /= link;
+        dn /= link;
+    }
+    if (cluster->nvme.present) {
+        r /= cluster->nvme.read;
+        w /= cluster->nvme.write;
+    }
+    storage = cluster->nvme.overlap ? max2(r, w) : r + w;
+    double work = shared ? adam + u + dn : max2(adam, max2(u, dn));
+    double tail = d->prefetch_read ? max2(storage, work) : r + w + adam + u + dn;
+    return s->passes * pass + tail;
+}
+
+zinf_estimate zinf_estimate_step(const zinf_model *model, const zinf_cluster *cluster,
+                                 const zinf_decisions *decisions)
+{
+    const shape s = measure(model, decisions);
+    zinf_estimate e = {0};
+
+    memory(model, cluster, decisions, &s, e.bytes);
+    e.step_s = time_s(model, cluster, decisions, &s);
+    return e;
+}

@@ -1,0 +1,595 @@
+/* planner/lower.c - see lower.h. The model as a list of stages (one operator, or one tile of
+ * it), each stage's parameters fetched ahead, its instructions emitted, its gradients stored.
+ * model_stages.c says which stages there are; here is how any of them moves data.
+ */
+#include "planner/lower.h"
+
+#include <stdlib.h>
+
+#include "kernels/kernels.h"
+#include "planner/lower_internal.h"
+
+const zinf_view zinf_absent = {.buffer = ZINF_NONE, .value = ZINF_NONE};
+
+zinf_view zinf_slice(zinf_view view, uint64_t element, uint64_t rows, uint64_t cols, uint64_t ld)
+{
+    view.at += element * zinf_dtype_bytes(view.dtype);
+    view.rows = rows;
+    view.cols = cols;
+    view.ld = ld;
+    return view;
+}
+
+zinf_view zinf_new_view(zinf_lowering *l, zinf_tier tier, zinf_bill item, zinf_dtype dtype,
+                        uint64_t rows, uint64_t cols, const char *name)
+{
+    uint32_t value = name ? zinf_build_value(l->b, zinf_build_string(l->b, "%s", name))
+                          : ZINF_NONE;
+    uint32_t buffer = zinf_build_buffer(l->b, tier, rows * cols * zinf_dtype_bytes(dtype), item,
+                                        false);
+
+    return (zinf_view){.buffer = buffer, .value = value, .rows = rows, .cols = cols, .ld = cols,
+                       .dtype = dtype};
+}
+
+zinf_view zinf_scratch(zinf_lowering *l, uint64_t bytes)
+{
+    return zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, ZINF_U8, 1, bytes, NULL);
+}
+
+/* Three values live in the scalar table: the loss, what CLIP writes, the partial sums. */
+zinf_view zinf_scalars(const zinf_lowering *l, uint64_t slot, uint64_t n)
+{
+    uint32_t value = slot == ZINF_SCALAR_LOSS ? 0 : slot < ZINF_SCALAR_PARTIALS ? 1 : 2;
+
+    return (zinf_view){.buffer = l->scalar_buffer, .value = l->scalar_value + value,
+                       .at = 8 * slot, .rows = 1, .cols = n, .ld = n, .dtype = ZINF_F64};
+}
+
+/* A whole region of a unit as [1][n] elements of dtype. */
+static zinf_view region_view(const zinf_lowering *l, uint32_t unit, int region, zinf_dtype dtype,
+                             uint64_t n)
+{
+    const zinf_unit *u = &l->b->plan->units[unit];
+    const zinf_region *r = region == 0 ? &u->param : region == 1 ? &u->grad : &u->optimizer;
+
+    return (zinf_view){.buffer = 3 * unit + (uint32_t)region, .value = r->value, .rows = 1,
+                       .cols = n, .ld = n, .dtype = (uint8_t)dtype};
+}
+
+static zinf_view param_region(const zinf_lowering *l, uint32_t unit)
+{
+    return region_view(l, unit, 0, l->act, l->b->plan->units[unit].n_elems);
+}
+
+static zinf_view grad_region(const zinf_lowering *l, uint32_t unit)
+{
+    return region_view(l, unit, 1, ZINF_F32, l->b->plan->units[unit].n_elems);
+}
+
+static zinf_view optimizer_region(const zinf_lowering *l, uint32_t unit)
+{
+    const zinf_unit *u = &l->b->plan->units[unit];
+
+    return region_view(l, unit, 2, ZINF_F32, u->array_stride / 2 + u->n_elems);
+}
+
+static zinf_tier view_tier(const zinf_lowering *l, zinf_view view)
+{
+    return view.buffer == ZINF_NONE ? ZINF_TIER_DEVICE : l->b->buffers[view.buffer].tier;
+}
+
+/* Storage moves whole pages: the view of everything the padded buffer holds, as bytes. */
+static zinf_view pages(const zinf_lowering *l, zinf_view view)
+{
+    uint64_t bytes = view.buffer == ZINF_NONE ? 0 : l->b->buffers[view.buffer].bytes;
+
+    return (zinf_view){.buffer = view.buffer, .value = view.value, .rows = 1, .cols = bytes,
+                       .ld = bytes, .dtype = ZINF_U8};
+}
+
+/* Copies src to dst, which is in the neighbouring tier. */
+static void copy(zinf_lowering *l, uint32_t unit, int32_t layer, const char *name, zinf_view src,
+                 zinf_view dst)
+{
+    zinf_tier from = view_tier(l, src), to = view_tier(l, dst);
+    zinf_opcode op = from == ZINF_TIER_NVME ? ZINF_OP_READ
+                     : to == ZINF_TIER_NVME ? ZINF_OP_WRITE
+                     : to == ZINF_TIER_DEVICE ? ZINF_OP_UPLOAD
+                                              : ZINF_OP_DOWNLOAD;
+    zinf_queue queue = op == ZINF_OP_READ    ? ZINF_QUEUE_READ
+                       : op == ZINF_OP_WRITE ? ZINF_QUEUE_WRITE
+                       : op == ZINF_OP_UPLOAD ? ZINF_QUEUE_UPLOAD
+                                              : ZINF_QUEUE_DOWNLOAD;
+
+    if (op == ZINF_OP_READ || op == ZINF_OP_WRITE) {
+        src = pages(l, src);
+        dst = pages(l, dst);
+    }
+    zinf_build_instr(l->b, op, queue, 0, layer, unit, zinf_build_string(l->b, "%s", name), NULL,
+                     (zinf_view[]){src, dst}, 2);
+}
+
+static zinf_view like(zinf_lowering *l, zinf_tier tier, zinf_view src)
+{
+    uint64_t bytes = src.buffer == ZINF_NONE ? 0 : l->b->buffers[src.buffer].bytes;
+
+    src.buffer = zinf_build_buffer(l->b, tier, bytes, ZINF_BILL_WORKING, false);
+    src.at = 0;
+    return src;
+}
+
+/* Moves a whole buffer's contents to `to`, by way of host where device and nvme do not meet. If
+ * dst is absent a new buffer is made. Returns the view at the destination; src itself if it is
+ * there already and no dst was given. */
+static zinf_view move(zinf_lowering *l, uint32_t unit, int32_t layer, const char *name,
+                      zinf_view src, zinf_tier to, zinf_view dst)
+{
+    zinf_tier from = view_tier(l, src);
+
+    if (from == to && dst.buffer == ZINF_NONE)
+        return src;
+    bool far = (from == ZINF_TIER_DEVICE && to == ZINF_TIER_NVME) ||
+               (from == ZINF_TIER_NVME && to == ZINF_TIER_DEVICE);
+    if (far && l->host == ZINF_TIER_HOST) {
+        zinf_view staging = like(l, ZINF_TIER_HOST, src);
+        copy(l, unit, layer, name, src, staging);
+        src = staging;
+    }
+    if (dst.buffer == ZINF_NONE)
+        dst = like(l, to, src);
+    copy(l, unit, layer, name, src, dst);
+    return dst;
+}
+
+/* ---- fetching ahead ---- */
+
+static void add_fetch(zinf_lowering *l, uint32_t unit, uint32_t group)
+{
+    if (!zinf_grow(l->b, &l->fetches, l->n_fetches, &l->cap_fetches, sizeof *l->fetches))
+        return;
+    l->fetches[l->n_fetches++] = (zinf_fetch){
+        .unit = unit, .group = group, .stage = l->n_stages, .staged = zinf_absent,
+        .ready = zinf_absent};
+}
+
+/* The next stage to be added, and those after it, use this unit's parameters. */
+void zinf_need_unit(zinf_lowering *l, uint32_t unit)
+{
+    if (l->d->tier[ZINF_CLASS_PARAM] != ZINF_TIER_DEVICE)
+        add_fetch(l, unit, ZINF_NONE);
+}
+
+void zinf_need_checkpoint(zinf_lowering *l, uint32_t group)
+{
+    if (l->d->tier[ZINF_CLASS_CHECKPOINT] != ZINF_TIER_DEVICE)
+        add_fetch(l, ZINF_NONE, group);
+}
+
+zinf_view zinf_unit_view(const zinf_lowering *l, uint32_t unit)
+{
+    if (l->d->tier[ZINF_CLASS_PARAM] == ZINF_TIER_DEVICE)
+        return param_region(l, unit);
+    return l->unit_fetch[unit] == ZINF_NONE ? zinf_absent
+                                            : l->fetches[l->unit_fetch[unit]].ready;
+}
+
+static const char *fetch_name(zinf_lowering *l, const zinf_fetch *f, char text[128])
+{
+    if (f->unit == ZINF_NONE)
+        snprintf(text, 128, "checkpoint %u", f->group);
+    else
+        snprintf(text, 128, "%s param", l->b->plan->units[f->unit].name);
+    return text;
+}
+
+static int32_t fetch_layer(const zinf_lowering *l, const zinf_fetch *f)
+{
+    return f->unit == ZINF_NONE ? (int32_t)(f->group * l->d->checkpoint_interval)
+                                : l->b->plan->units[f->unit].layer;
+}
+
+static zinf_view fetch_source(zinf_lowering *l, const zinf_fetch *f)
+{
+    return f->unit == ZINF_NONE ? l->checkpoints[f->group] : param_region(l, f->unit);
+}
+
+/* nvme -> host (or device where the path is direct). */
+static void fetch_read(zinf_lowering *l, zinf_fetch *f)
+{
+    char text[128];
+    zinf_view src = fetch_source(l, f);
+
+    f->staged = view_tier(l, src) == ZINF_TIER_NVME
+                    ? move(l, f->unit, fetch_layer(l, f), fetch_name(l, f, text), src, l->host,
+                           zinf_absent)
+                    : src;
+}
+
+/* host -> device */
+static void fetch_upload(zinf_lowering *l, zinf_fetch *f)
+{
+    char text[128];
+
+    f->ready = move(l, f->unit, fetch_layer(l, f), fetch_name(l, f, text), f->staged,
+                    ZINF_TIER_DEVICE, zinf_absent);
+}
+
+/* A checkpoint cannot be fetched before the stage that stores it. */
+static bool available(const zinf_lowering *l, const zinf_fetch *f)
+{
+    return f->unit != ZINF_NONE || l->checkpoints[f->group].buffer != ZINF_NONE;
+}
+
+void zinf_store_checkpoint(zinf_lowering *l, uint32_t group, zinf_view x)
+{
+    zinf_tier tier = l->d->tier[ZINF_CLASS_CHECKPOINT];
+    char text[128];
+
+    if (tier == ZINF_TIER_DEVICE) {
+        l->checkpoints[group] = x;
+        if (x.buffer != ZINF_NONE)
+            l->b->buffers[x.buffer].item = ZINF_BILL_CHECKPOINT;
+        return;
+    }
+    snprintf(text, sizeof text, "checkpoint %u", group);
+    zinf_view dst = like(l, tier, x);
+    if (dst.buffer != ZINF_NONE)
+        l->b->buffers[dst.buffer].item = ZINF_BILL_CHECKPOINT;
+    l->checkpoints[group] = move(l, ZINF_NONE, (int32_t)(group * l->d->checkpoint_interval), text,
+                                 x, tier, dst);
+}
+
+/* ---- gradients ---- */
+
+/* Where backward writes a unit's gradient: its region if compute can reach that, else a
+ * temporary on the device. ret_accumulate: it must add to what is there. */
+zinf_view zinf_grad_target(zinf_lowering *l, uint32_t unit, bool second_use, bool *ret_accumulate)
+{
+    char text[128];
+
+    if (l->d->tier[ZINF_CLASS_GRAD] == ZINF_TIER_DEVICE) {
+        *ret_accumulate = l->later_micro_batch || second_use;
+        return grad_region(l, unit);
+    }
+    *ret_accumulate = false;
+    snprintf(text, sizeof text, "%s grad", l->b->plan->units[unit].name);
+    zinf_view view = zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, ZINF_F32, 1,
+                                   l->b->plan->units[unit].n_elems, NULL);
+    view.value = l->b->plan->units[unit].grad.value;
+    return view;
+}
+
+static void sum_of_squares(zinf_lowering *l, uint32_t unit, zinf_view grad)
+{
+    bool on_device = l->host == ZINF_TIER_HOST && view_tier(l, grad) == ZINF_TIER_DEVICE;
+
+    zinf_build_instr(l->b, ZINF_OP_SUM_OF_SQUARES,
+                     on_device ? ZINF_QUEUE_COMPUTE : ZINF_QUEUE_UPDATE, 0,
+                     l->b->plan->units[unit].layer, unit,
+                     zinf_build_string(l->b, "%s norm", l->b->plan->units[unit].name), NULL,
+                     (zinf_view[]){grad, zinf_scalars(l, ZINF_SCALAR_PARTIALS + unit, 1)}, 2);
+}
+
+/* Adds a finished gradient to the accumulator on its tier. last_use: no other operator adds to
+ * this unit in this micro-batch, so its norm can be taken (of the sum so far: the last
+ * micro-batch's value is the one that counts). */
+void zinf_store_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, bool second_use,
+                     bool last_use)
+{
+    const zinf_tier tier = l->d->tier[ZINF_CLASS_GRAD];
+    const int32_t layer = l->b->plan->units[unit].layer;
+    const bool first_touch = !l->later_micro_batch && !second_use;
+    zinf_view region = grad_region(l, unit);
+    char text[128];
+
+    snprintf(text, sizeof text, "%s grad", l->b->plan->units[unit].name);
+    grad = zinf_slice(grad, 0, 1, region.cols, region.cols);
+    if (tier != ZINF_TIER_DEVICE) {
+        zinf_view host = grad;
+        if (l->host == ZINF_TIER_HOST)
+            host = move(l, unit, layer, text, grad, ZINF_TIER_HOST,
+                        first_touch && tier == ZINF_TIER_HOST ? region : zinf_absent);
+        if (!first_touch) {
+            zinf_view sum = tier == ZINF_TIER_NVME
+                                ? move(l, unit, layer, text, region, l->host, zinf_absent)
+                                : region;
+            zinf_build_instr(l->b, ZINF_OP_ACCUMULATE, ZINF_QUEUE_UPDATE, 0, layer, unit,
+                             zinf_build_string(l->b, "%s", text), NULL,
+                             (zinf_view[]){host, sum}, 2);
+            host = sum;
+        }
+        if (last_use)
+            sum_of_squares(l, unit, host);
+        if (tier == ZINF_TIER_NVME)
+            copy(l, unit, layer, text, host, region);
+    } else if (last_use) {
+        sum_of_squares(l, unit, region);
+    }
+}
+
+/* ---- walking ---- */
+
+void zinf_add_stage(zinf_lowering *l, zinf_stage stage)
+{
+    if (zinf_grow(l->b, &l->stages, l->n_stages, &l->cap_stages, sizeof *l->stages))
+        l->stages[l->n_stages++] = stage;
+}
+
+/* Emits all stages; transfers of stage k + distance come before the instructions of stage k. */
+static void emit_stages(zinf_lowering *l)
+{
+    const uint32_t upload = l->d->prefetch_upload;
+    const uint32_t read = l->d->prefetch_read > upload ? l->d->prefetch_read : upload;
+    uint32_t next_read = 0, next_upload = 0, next_active = 0;
+
+    for (uint32_t k = 0; k < l->n_stages && l->b->err->status == ZINF_OK; k++) {
+        while (next_read < l->n_fetches && l->fetches[next_read].stage <= k + read &&
+               available(l, &l->fetches[next_read]))
+            fetch_read(l, &l->fetches[next_read++]);
+        while (next_upload < next_read && l->fetches[next_upload].stage <= k + upload)
+            fetch_upload(l, &l->fetches[next_upload++]);
+        for (; next_active < next_upload && l->fetches[next_active].stage <= k; next_active++) {
+            const zinf_fetch *f = &l->fetches[next_active];
+            if (f->unit == ZINF_NONE)
+                l->checkpoints[f->group] = f->ready;
+            else
+                l->unit_fetch[f->unit] = next_active;
+        }
+        zinf_emit_stage(l, &l->stages[k]);
+    }
+    l->n_stages = l->n_fetches = 0;
+}
+
+static void begin_micro_batch(zinf_lowering *l, bool training, uint64_t batch, bool later)
+{
+    l->training = training;
+    l->batch = batch;
+    l->n_tokens = batch * l->seq;
+    l->later_micro_batch = later;
+    for (uint64_t g = 0; g <= l->model->layers; g++)
+        l->checkpoints[g] = zinf_absent;
+    for (uint32_t u = 0; u < l->b->plan->n_units; u++)
+        l->unit_fetch[u] = ZINF_NONE;
+}
+
+/* Tokens of `sequences` sequences, brought to the host once. */
+static zinf_view emit_batch(zinf_lowering *l, uint64_t sequences)
+{
+    zinf_view tokens = zinf_new_view(l, l->host, ZINF_BILL_WORKING, ZINF_I32, sequences,
+                                     l->seq + 1, "tokens");
+
+    zinf_build_instr(l->b, ZINF_OP_BATCH, ZINF_QUEUE_UPDATE, 0, -1, ZINF_NONE,
+                     zinf_build_string(l->b, "tokens"), NULL, &tokens, 1);
+    return tokens;
+}
+
+/* The tokens of micro-batch `first` + i of iteration i, on the device. */
+static void select_tokens(zinf_lowering *l, zinf_view tokens, uint64_t first, bool loop)
+{
+    uint64_t bytes = l->batch * (l->seq + 1) * 4;
+    zinf_view mine = zinf_slice(tokens, first * l->batch * (l->seq + 1), l->batch, l->seq + 1,
+                                l->seq + 1);
+
+    mine.stride = loop ? bytes : 0;
+    if (l->host == ZINF_TIER_HOST) {
+        zinf_view dst = zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, ZINF_I32, l->batch,
+                                      l->seq + 1, NULL);
+        dst.value = tokens.value;
+        copy(l, ZINF_NONE, -1, "tokens", mine, dst);
+        mine = dst;
+    }
+    l->tokens = mine;
+}
+
+/* master, m and v as operands; chunk is a whole optimizer region or a copy of one. */
+static void split_chunk(const zinf_lowering *l, uint32_t unit, zinf_view chunk, zinf_view *ret)
+{
+    const zinf_unit *u = &l->b->plan->units[unit];
+
+    for (int i = 0; i < 3; i++)
+        ret[i] = zinf_slice(chunk, (uint64_t)i * u->array_stride / 4, 1, u->n_elems, u->n_elems);
+}
+
+/* ---- programs ---- */
+
+static void lower_update(zinf_lowering *l)
+{
+    const uint32_t n = l->b->plan->n_units;
+    const zinf_tier home = l->d->tier[ZINF_CLASS_OPTIMIZER];
+    const zinf_tier at = home == ZINF_TIER_DEVICE ? ZINF_TIER_DEVICE : l->host;
+    const zinf_queue queue = at == l->host ? ZINF_QUEUE_UPDATE : ZINF_QUEUE_COMPUTE;
+    zinf_view clip[2] = {zinf_scalars(l, ZINF_SCALAR_PARTIALS, n),
+                         zinf_scalars(l, ZINF_SCALAR_NORM, 3)};
+    uint32_t next = 0;
+
+    zinf_build_instr(l->b, ZINF_OP_CLIP, queue, 0, -1, ZINF_NONE,
+                     zinf_build_string(l->b, "global norm"), NULL, clip, 2);
+    for (uint32_t u = 0; u < n && l->b->err->status == ZINF_OK; u++) {
+        char text[128];
+        for (; next < n && next <= u + l->d->prefetch_read; next++) {
+            const zinf_unit *unit = &l->b->plan->units[next];
+            snprintf(text, sizeof text, "%s grad", unit->name);
+            l->update[next].grad = move(l, next, unit->layer, text, grad_region(l, next), at,
+                                        zinf_absent);
+            snprintf(text, sizeof text, "%s optimizer", l->b->plan->units[next].name);
+            l->update[next].chunk = move(l, next, l->b->plan->units[next].layer, text,
+                                         optimizer_region(l, next), at, zinf_absent);
+        }
+        const char *name = l->b->plan->units[u].name;
+        const int32_t layer = l->b->plan->units[u].layer;
+        zinf_view region = param_region(l, u);
+        zinf_view param = view_tier(l, region) == at ? region : like(l, at, region);
+        zinf_view views[6];
+        views[0] = l->update[u].grad;
+        split_chunk(l, u, l->update[u].chunk, &views[1]);
+        views[4] = param;
+        views[5] = clip[1];
+        zinf_build_instr(l->b, ZINF_OP_ADAM, queue, 0, layer, u,
+                         zinf_build_string(l->b, "%s adam", name),
+                         (uint64_t[4]){l->b->plan->units[u].decays}, views, 6);
+        name = l->b->plan->units[u].name;
+        if (home != at) {
+            snprintf(text, sizeof text, "%s optimizer", name);
+            copy(l, u, layer, text, l->update[u].chunk, optimizer_region(l, u));
+        }
+        if (param.buffer != region.buffer) {
+            snprintf(text, sizeof text, "%s param", name);
+            move(l, u, layer, text, param, view_tier(l, region), region);
+        }
+    }
+}
+
+static void lower_step(zinf_lowering *l)
+{
+    const uint64_t accumulation = l->d->accumulation;
+
+    for (uint64_t part = 0; part < (accumulation > 1 ? 2 : 1); part++) {
+        uint32_t first = l->b->plan->n_instrs;
+        begin_micro_batch(l, true, l->d->micro_batch, part > 0);
+        if (part == 0)
+            l->step_tokens = emit_batch(l, accumulation * l->batch);
+        select_tokens(l, l->step_tokens, part, part > 0);
+        zinf_stages_train(l);
+        emit_stages(l);
+        zinf_build_segment(l->b, first, part ? accumulation - 1 : 1);
+    }
+    uint32_t first = l->b->plan->n_instrs;
+    lower_update(l);
+    zinf_build_segment(l->b, first, 1);
+}
+
+static void lower_forward(zinf_lowering *l, bool sample)
+{
+    uint32_t first = l->b->plan->n_instrs;
+
+    begin_micro_batch(l, false, sample ? 1 : l->d->micro_batch, false);
+    select_tokens(l, emit_batch(l, l->batch), 0, false);
+    zinf_stages_forward(l, sample);
+    emit_stages(l);
+    zinf_build_segment(l->b, first, 1);
+}
+
+/* INIT and LOAD: each unit's state is made on the host and goes straight to its tier. */
+static void lower_fill(zinf_lowering *l, zinf_opcode opcode)
+{
+    uint32_t first = l->b->plan->n_instrs;
+
+    for (uint32_t u = 0; u < l->b->plan->n_units && l->b->err->status == ZINF_OK; u++) {
+        const int32_t layer = l->b->plan->units[u].layer;
+        char text[128];
+        zinf_view home = optimizer_region(l, u), region = param_region(l, u);
+        zinf_view chunk = view_tier(l, home) == l->host ? home : like(l, l->host, home);
+        zinf_view param = view_tier(l, region) == l->host ? region : like(l, l->host, region);
+        zinf_view arrays[3];
+        split_chunk(l, u, chunk, arrays);
+        zinf_build_instr(l->b, opcode, ZINF_QUEUE_UPDATE, 0, layer, u,
+                         zinf_build_string(l->b, "%s", l->b->plan->units[u].name), NULL, arrays,
+                         3);
+        zinf_build_instr(l->b, ZINF_OP_CONVERT, ZINF_QUEUE_UPDATE, 0, layer, u,
+                         zinf_build_string(l->b, "%s param", l->b->plan->units[u].name), NULL,
+                         (zinf_view[]){arrays[0], param}, 2);
+        snprintf(text, sizeof text, "%s optimizer", l->b->plan->units[u].name);
+        if (chunk.buffer != home.buffer)
+            move(l, u, layer, text, chunk, view_tier(l, home), home);
+        snprintf(text, sizeof text, "%s param", l->b->plan->units[u].name);
+        if (param.buffer != region.buffer)
+            move(l, u, layer, text, param, view_tier(l, region), region);
+    }
+    zinf_build_segment(l->b, first, 1);
+}
+
+static void lower_save(zinf_lowering *l)
+{
+    uint32_t first = l->b->plan->n_instrs, next = 0;
+
+    for (uint32_t u = 0; u < l->b->plan->n_units && l->b->err->status == ZINF_OK; u++) {
+        char text[128];
+        zinf_view arrays[3];
+        for (; next < l->b->plan->n_units && next <= u + 1; next++) {
+            snprintf(text, sizeof text, "%s optimizer", l->b->plan->units[next].name);
+            l->update[next].chunk = move(l, next, l->b->plan->units[next].layer, text,
+                                         optimizer_region(l, next), l->host, zinf_absent);
+        }
+        split_chunk(l, u, l->update[u].chunk, arrays);
+        zinf_build_instr(l->b, ZINF_OP_EXPORT, ZINF_QUEUE_UPDATE, 0, l->b->plan->units[u].layer,
+                         u, zinf_build_string(l->b, "%s", l->b->plan->units[u].name), NULL,
+                         arrays, 3);
+    }
+    zinf_build_segment(l->b, first, 1);
+}
+
+uint64_t zinf_classifier_chunk(const zinf_model *model, const zinf_cluster *cluster,
+                               const zinf_decisions *d, uint64_t tokens)
+{
+    /* fp32 logits and their gradient may take a sixteenth of the device, at most 64 MiB: more
+     * rows than that no longer speed up a GEMM. */
+    uint64_t most = cluster->device.memory_bytes / 16;
+    uint64_t rows = (model->vocab + d->tiles[ZINF_LINEAR_VOCAB] - 1) / d->tiles[ZINF_LINEAR_VOCAB];
+    uint64_t chunk;
+
+    if (most > (uint64_t)64 << 20)
+        most = (uint64_t)64 << 20;
+    chunk = most / (rows * (4 + zinf_dtype_bytes(model->precision))) / 16 * 16;
+    if (chunk < 16)
+        chunk = 16;
+    return chunk < tokens ? chunk : tokens;
+}
+
+void zinf_lower(zinf_builder *b, const zinf_model *model, const zinf_cluster *cluster,
+                const zinf_decisions *d, uint32_t ret_program_buffers[ZINF_N_PROGRAMS + 1])
+{
+    const uint32_t n_units = b->plan->n_units;
+    zinf_lowering l = {.b = b, .model = model, .cluster = cluster, .d = d,
+                       .act = model->precision, .seq = model->sequence,
+                       .host = cluster->unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST};
+
+    l.acts = calloc(model->layers + 1, sizeof *l.acts);
+    l.checkpoints = calloc(model->layers + 1, sizeof *l.checkpoints);
+    l.unit_fetch = calloc(n_units + 1, sizeof *l.unit_fetch);
+    l.update = calloc(n_units + 1, sizeof *l.update);
+    if (!l.acts || !l.checkpoints || !l.unit_fetch || !l.update)
+        zinf_fail(b->err, ZINF_MACHINE, "out of memory while lowering the plan");
+    l.scalar_value = b->plan->n_values;
+    zinf_build_value(b, zinf_build_string(b, "loss"));
+    zinf_build_value(b, zinf_build_string(b, "norm, clip factor, skip"));
+    zinf_build_value(b, zinf_build_string(b, "sums of squares"));
+    l.scalar_buffer = zinf_build_buffer(b, ZINF_TIER_SCALAR,
+                                        8 * ((uint64_t)ZINF_SCALAR_PARTIALS + n_units),
+                                        ZINF_BILL_WORKING, true);
+    for (uint32_t p = 0; p < ZINF_N_PROGRAMS && b->err->status == ZINF_OK; p++) {
+        ret_program_buffers[p] = b->n_buffers;
+        b->plan->programs[p].first_segment = b->plan->n_segments;
+        switch ((zinf_program_kind)p) {
+        case ZINF_PROGRAM_INIT:
+            lower_fill(&l, ZINF_OP_INIT);
+            break;
+        case ZINF_PROGRAM_LOAD:
+            lower_fill(&l, ZINF_OP_IMPORT);
+            break;
+        case ZINF_PROGRAM_SAVE:
+            lower_save(&l);
+            break;
+        case ZINF_PROGRAM_STEP:
+            lower_step(&l);
+            break;
+        case ZINF_PROGRAM_EVAL:
+            lower_forward(&l, false);
+            break;
+        case ZINF_PROGRAM_SAMPLE:
+            lower_forward(&l, true);
+            break;
+        default: /* FLUSH: the update runs at the end of the step, nothing is left pending */
+            break;
+        }
+        b->plan->programs[p].n_segments =
+            b->plan->n_segments - b->plan->programs[p].first_segment;
+    }
+    ret_program_buffers[ZINF_N_PROGRAMS] = b->n_buffers;
+    free(l.acts);
+    free(l.checkpoints);
+    free(l.unit_fetch);
+    free(l.update);
+    free(l.fetches);
+    free(l.stages);
+}

@@ -1,0 +1,21 @@
+/* planner/lower.h - operators and decisions to instructions on virtual buffers, in program
+ * order: a sequential order that is correct, in which every transfer already stands as far ahead
+ * of its use as the prefetch distances say.
+ */
+#ifndef ZINF_PLANNER_LOWER_H
+#define ZINF_PLANNER_LOWER_H
+
+#include "planner/build.h"
+#include "planner/graph.h"
+
+/* Tokens of one chunk of the classifier: bounds the fp32 logits that exist at once. */
+uint64_t zinf_classifier_chunk(const zinf_model *model, const zinf_cluster *cluster,
+                               const zinf_decisions *d, uint64_t tokens);
+
+/* Appends every program of the plan; zinf_graph_build came before. decisions are complete and in
+ * range. Buffers of program p are [program_buffers[p], program_buffers[p + 1]). Errors in
+ * b->err. */
+void zinf_lower(zinf_builder *b, const zinf_model *model, const zinf_cluster *cluster,
+                const zinf_decisions *d, uint32_t ret_program_buffers[ZINF_N_PROGRAMS + 1]);
+
+#endif

@@ -1,0 +1,93 @@
+/* planner/lower_internal.h - shared by lower.c (how data moves) and model_stages.c (which
+ * operators a model is). Nothing outside the two includes it.
+ */
+#ifndef ZINF_PLANNER_LOWER_INTERNAL_H
+#define ZINF_PLANNER_LOWER_INTERNAL_H
+
+#include "planner/lower.h"
+
+typedef enum zinf_stage_kind {
+    ZINF_STAGE_EMBED, ZINF_STAGE_KEEP, ZINF_STAGE_RESTORE, ZINF_STAGE_LN1, ZINF_STAGE_LINEAR,
+    ZINF_STAGE_ATTENTION, ZINF_STAGE_LN2, ZINF_STAGE_GELU, ZINF_STAGE_FINAL_NORM,
+    ZINF_STAGE_CLASSIFIER, ZINF_STAGE_LOSS, ZINF_STAGE_CLASSIFIER_BACKWARD,
+    ZINF_STAGE_FINAL_NORM_BACKWARD, ZINF_STAGE_LINEAR_BACKWARD, ZINF_STAGE_GELU_BACKWARD,
+    ZINF_STAGE_LN2_BACKWARD, ZINF_STAGE_ATTENTION_BACKWARD, ZINF_STAGE_LN1_BACKWARD,
+    ZINF_STAGE_EMBED_BACKWARD, ZINF_STAGE_POSITION_BACKWARD, ZINF_STAGE_LOGITS
+} zinf_stage_kind;
+
+typedef struct zinf_stage {
+    zinf_stage_kind kind;
+    uint32_t layer, tile; /* KEEP, RESTORE: layer is the first block of the group */
+    zinf_linear linear;
+    bool fused; /* CLASSIFIER: forward and backward in one */
+} zinf_stage;
+
+/* One transfer ahead of use: a unit's parameters or a checkpoint (the other is ZINF_NONE). */
+typedef struct zinf_fetch {
+    uint32_t unit, group, stage; /* stage: first that uses it */
+    zinf_view staged, ready;     /* on the host; on the device */
+} zinf_fetch;
+
+/* Activations of a block in one micro-batch. */
+typedef struct zinf_block_acts {
+    zinf_view x, h1, stats1, qkv, att, lse, x2, h2, stats2, fc, g;
+} zinf_block_acts;
+
+typedef struct zinf_update_unit {
+    zinf_view grad, chunk;
+} zinf_update_unit;
+
+typedef struct zinf_lowering {
+    zinf_builder *b;
+    const zinf_model *model;
+    const zinf_cluster *cluster;
+    const zinf_decisions *d;
+    zinf_dtype act;
+    zinf_tier host; /* where update instructions work: HOST, or DEVICE if unified */
+    uint64_t seq, batch, n_tokens;
+    bool later_micro_batch; /* gradients of earlier ones are to be added to */
+    bool training;          /* the program is STEP */
+    zinf_view tokens, step_tokens;
+    uint32_t scalar_buffer, scalar_value;
+
+    zinf_stage *stages;
+    zinf_fetch *fetches;
+    uint32_t n_stages, n_fetches, cap_stages, cap_fetches;
+    uint32_t *unit_fetch;     /* [units] fetch that is current, or ZINF_NONE */
+    zinf_view *checkpoints;   /* [groups] */
+    zinf_update_unit *update; /* [units] */
+
+    /* state of the walk through the stages */
+    zinf_block_acts *acts; /* [layers + 1]; x of the last is the final norm's input */
+    zinf_view final_h, final_stats, classifier_stats;
+    zinf_view dx;         /* gradient of the current block's output */
+    zinf_view dy, dinput; /* of the current linear: output's, input's */
+    zinf_view dx2;        /* gradient after the MLP half */
+    zinf_view small_grad; /* of the current block's unit of small tensors */
+    bool accumulate_small;
+} zinf_lowering;
+
+extern const zinf_view zinf_absent;
+
+/* lower.c */
+zinf_view zinf_slice(zinf_view view, uint64_t element, uint64_t rows, uint64_t cols, uint64_t ld);
+zinf_view zinf_new_view(zinf_lowering *l, zinf_tier tier, zinf_bill item, zinf_dtype dtype,
+                        uint64_t rows, uint64_t cols, const char *name);
+zinf_view zinf_scratch(zinf_lowering *l, uint64_t bytes);
+zinf_view zinf_scalars(const zinf_lowering *l, uint64_t slot, uint64_t n);
+void zinf_add_stage(zinf_lowering *l, zinf_stage stage);
+void zinf_need_unit(zinf_lowering *l, uint32_t unit);
+void zinf_need_checkpoint(zinf_lowering *l, uint32_t group);
+zinf_view zinf_unit_view(const zinf_lowering *l, uint32_t unit);
+void zinf_store_checkpoint(zinf_lowering *l, uint32_t group, zinf_view x);
+zinf_view zinf_grad_target(zinf_lowering *l, uint32_t unit, bool second_use,
+                           bool *ret_accumulate);
+void zinf_store_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, bool second_use,
+                     bool last_use);
+
+/* model_stages.c: append the stages of one micro-batch; emit one stage's instructions. */
+void zinf_stages_train(zinf_lowering *l);
+void zinf_stages_forward(zinf_lowering *l, bool sample);
+void zinf_emit_stage(zinf_lowering *l, const zinf_stage *stage);
+
+#endif

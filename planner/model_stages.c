@@ -1,0 +1,566 @@
+/* planner/model_stages.c - the gpt2 family as stages: their order in a micro-batch, and the
+ * instructions of each. Shapes as in runtime/opcodes.h; N tokens, C hidden, F ffn.
+ */
+#include "kernels/kernels.h"
+#include "planner/lower_internal.h"
+
+/* ---- order ---- */
+
+static void stage(zinf_lowering *l, zinf_stage_kind kind, uint64_t layer)
+{
+    zinf_add_stage(l, (zinf_stage){.kind = kind, .layer = (uint32_t)layer});
+}
+
+static void linear_stages(zinf_lowering *l, zinf_stage_kind kind, uint64_t layer,
+                          zinf_linear linear)
+{
+    for (uint32_t t = 0; t < l->d->tiles[linear] && l->b->err->status == ZINF_OK; t++) {
+        zinf_need_unit(l, zinf_unit_of_tile(l->d, layer, linear, t));
+        zinf_add_stage(l, (zinf_stage){.kind = kind, .layer = (uint32_t)layer, .tile = t,
+                                       .linear = linear});
+    }
+}
+
+/* A block's forward; without its last linear where only the activations before it are wanted. */
+static void block_forward(zinf_lowering *l, uint64_t layer, bool whole)
+{
+    zinf_need_unit(l, zinf_unit_of_small(l->d, layer));
+    stage(l, ZINF_STAGE_LN1, layer);
+    linear_stages(l, ZINF_STAGE_LINEAR, layer, ZINF_LINEAR_QKV);
+    stage(l, ZINF_STAGE_ATTENTION, layer);
+    linear_stages(l, ZINF_STAGE_LINEAR, layer, ZINF_LINEAR_OUT);
+    stage(l, ZINF_STAGE_LN2, layer);
+    linear_stages(l, ZINF_STAGE_LINEAR, layer, ZINF_LINEAR_FC);
+    stage(l, ZINF_STAGE_GELU, layer);
+    if (whole)
+        linear_stages(l, ZINF_STAGE_LINEAR, layer, ZINF_LINEAR_PROJ);
+}
+
+static void block_backward(zinf_lowering *l, uint64_t layer)
+{
+    linear_stages(l, ZINF_STAGE_LINEAR_BACKWARD, layer, ZINF_LINEAR_PROJ);
+    stage(l, ZINF_STAGE_GELU_BACKWARD, layer);
+    linear_stages(l, ZINF_STAGE_LINEAR_BACKWARD, layer, ZINF_LINEAR_FC);
+    stage(l, ZINF_STAGE_LN2_BACKWARD, layer);
+    linear_stages(l, ZINF_STAGE_LINEAR_BACKWARD, layer, ZINF_LINEAR_OUT);
+    stage(l, ZINF_STAGE_ATTENTION_BACKWARD, layer);
+    linear_stages(l, ZINF_STAGE_LINEAR_BACKWARD, layer, ZINF_LINEAR_QKV);
+    stage(l, ZINF_STAGE_LN1_BACKWARD, layer);
+}
+
+static void forward(zinf_lowering *l, bool keep)
+{
+    const uint64_t interval = l->d->checkpoint_interval;
+
+    zinf_need_unit(l, zinf_unit_of_position(l->d));
+    linear_stages(l, ZINF_STAGE_EMBED, 0, ZINF_LINEAR_VOCAB);
+    for (uint64_t layer = 0; layer < l->model->layers && l->b->err->status == ZINF_OK; layer++) {
+        if (keep && interval && layer % interval == 0)
+            stage(l, ZINF_STAGE_KEEP, layer);
+        block_forward(l, layer, true);
+    }
+    zinf_need_unit(l, zinf_unit_of_final_norm(l->d, l->model->layers));
+    stage(l, ZINF_STAGE_FINAL_NORM, 0);
+}
+
+void zinf_stages_forward(zinf_lowering *l, bool sample)
+{
+    forward(l, false);
+    linear_stages(l, sample ? ZINF_STAGE_LOGITS : ZINF_STAGE_CLASSIFIER, 0, ZINF_LINEAR_VOCAB);
+    if (!sample)
+        stage(l, ZINF_STAGE_LOSS, 0);
+}
+
+void zinf_stages_train(zinf_lowering *l)
+{
+    const uint64_t layers = l->model->layers;
+    const uint64_t interval = l->d->checkpoint_interval;
+
+    forward(l, true);
+    if (l->d->tiles[ZINF_LINEAR_VOCAB] == 1) {
+        zinf_need_unit(l, zinf_unit_of_tile(l->d, 0, ZINF_LINEAR_VOCAB, 0));
+        zinf_add_stage(l, (zinf_stage){.kind = ZINF_STAGE_CLASSIFIER_BACKWARD, .fused = true,
+                                       .linear = ZINF_LINEAR_VOCAB});
+        stage(l, ZINF_STAGE_LOSS, 0);
+    } else {
+        linear_stages(l, ZINF_STAGE_CLASSIFIER, 0, ZINF_LINEAR_VOCAB);
+        stage(l, ZINF_STAGE_LOSS, 0);
+        linear_stages(l, ZINF_STAGE_CLASSIFIER_BACKWARD, 0, ZINF_LINEAR_VOCAB);
+    }
+    zinf_need_unit(l, zinf_unit_of_final_norm(l->d, layers));
+    stage(l, ZINF_STAGE_FINAL_NORM_BACKWARD, 0);
+    for (uint64_t layer = layers; layer-- > 0 && l->b->err->status == ZINF_OK;) {
+        if (interval && (layer + 1 == layers || (layer + 1) % interval == 0)) {
+            uint64_t first = layer / interval * interval;
+            zinf_need_checkpoint(l, (uint32_t)(first / interval));
+            stage(l, ZINF_STAGE_RESTORE, first);
+            for (uint64_t again = first; again <= layer; again++)
+                block_forward(l, again, again < layer);
+        }
+        if (!interval)
+            zinf_need_unit(l, zinf_unit_of_small(l->d, layer));
+        block_backward(l, layer);
+    }
+    for (uint32_t t = 0; t < l->d->tiles[ZINF_LINEAR_VOCAB]; t++)
+        zinf_add_stage(l, (zinf_stage){.kind = ZINF_STAGE_EMBED_BACKWARD, .tile = t,
+                                       .linear = ZINF_LINEAR_VOCAB});
+    stage(l, ZINF_STAGE_POSITION_BACKWARD, 0);
+}
+
+/* ---- instructions ---- */
+
+static void emit(zinf_lowering *l, zinf_opcode opcode, unsigned flags, int32_t layer,
+                 uint32_t unit, const uint64_t attr[4], const char *name, const zinf_view *views,
+                 uint32_t n)
+{
+    uint32_t text = layer < 0 ? zinf_build_string(l->b, "%s", name)
+                              : zinf_build_string(l->b, "h.%d.%s", (int)layer, name);
+
+    zinf_build_instr(l->b, opcode, ZINF_QUEUE_COMPUTE, flags, layer, unit, text, attr, views, n);
+}
+
+#define EMIT(l, opcode, flags, layer, unit, attr, name, ...)                                     \
+    emit(l, opcode, flags, layer, unit, attr, name, (const zinf_view[]){__VA_ARGS__},            \
+         sizeof((const zinf_view[]){__VA_ARGS__}) / sizeof(zinf_view))
+
+static zinf_view act(zinf_lowering *l, uint64_t cols, const char *name)
+{
+    return zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, l->act, l->n_tokens, cols, name);
+}
+
+static zinf_view act_f32(zinf_lowering *l, uint64_t rows, uint64_t cols, const char *name)
+{
+    return zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, ZINF_F32, rows, cols, name);
+}
+
+static zinf_view gemm_scratch(zinf_lowering *l, uint64_t m, uint64_t n, uint64_t k)
+{
+    return zinf_scratch(l, zinf_gemm_scratch_bytes(m, n, k, l->d->n_threads));
+}
+
+/* A tensor inside a block's unit of small tensors (parameters or gradients), rows of it. */
+static zinf_view small(const zinf_lowering *l, zinf_view unit, int which, uint64_t row,
+                       uint64_t rows)
+{
+    uint64_t at = row;
+
+    for (int i = 0; i < which; i++)
+        at += i < ZINF_SMALL_BIAS ? l->model->hidden
+                                  : zinf_linear_rows(l->model, i - ZINF_SMALL_BIAS);
+    return zinf_slice(unit, at, 1, rows, rows);
+}
+
+/* A linear's tile [rows][cols] out of the view of its whole unit. */
+static zinf_view tile_matrix(const zinf_lowering *l, zinf_view unit, zinf_linear linear)
+{
+    uint64_t cols = zinf_linear_cols(l->model, linear);
+
+    return zinf_slice(unit, 0, unit.cols / cols, cols, cols);
+}
+
+static void emit_embed(zinf_lowering *l, const zinf_stage *s)
+{
+    const uint64_t hidden = l->model->hidden;
+    const uint64_t attr[4] = {zinf_tile_row(l->model->vocab, l->d->tiles[ZINF_LINEAR_VOCAB],
+                                            s->tile)};
+    zinf_view wte = tile_matrix(l, zinf_unit_view(l, s->tile), ZINF_LINEAR_VOCAB);
+    zinf_view wpe = zinf_slice(zinf_unit_view(l, zinf_unit_of_position(l->d)), 0, l->seq, hidden,
+                               hidden);
+
+    if (s->tile == 0)
+        l->acts[0].x = act(l, hidden, "embedding");
+    EMIT(l, ZINF_OP_EMBEDDING_FORWARD, s->tile ? ZINF_FLAG_ACCUMULATE : 0, -1, s->tile, attr,
+         "embedding", l->tokens, wte, wpe, l->acts[0].x);
+}
+
+static void emit_norm(zinf_lowering *l, const zinf_stage *s)
+{
+    zinf_block_acts *a = &l->acts[s->layer];
+    const uint64_t hidden = l->model->hidden;
+    const bool second = s->kind == ZINF_STAGE_LN2;
+    const uint32_t unit = zinf_unit_of_small(l->d, s->layer);
+    zinf_view params = zinf_unit_view(l, unit);
+    zinf_view y = act(l, hidden, second ? "h2" : "h1");
+    zinf_view stats = act_f32(l, l->n_tokens, 2, "norm stats");
+
+    EMIT(l, ZINF_OP_LAYERNORM_FORWARD, 0, (int32_t)s->layer, unit, NULL, second ? "ln_2" : "ln_1",
+         second ? a->x2 : a->x,
+         small(l, params, second ? ZINF_SMALL_LN2_W : ZINF_SMALL_LN1_W, 0, hidden),
+         small(l, params, second ? ZINF_SMALL_LN2_B : ZINF_SMALL_LN1_B, 0, hidden), y, stats);
+    *(second ? &a->h2 : &a->h1) = y;
+    *(second ? &a->stats2 : &a->stats1) = stats;
+}
+
+static const char *const linear_text[] = {"qkv", "out", "fc", "proj", "vocab"};
+
+static void emit_linear(zinf_lowering *l, const zinf_stage *s)
+{
+    zinf_block_acts *a = &l->acts[s->layer];
+    const uint64_t features = zinf_linear_rows(l->model, s->linear);
+    const uint64_t row = zinf_tile_row(features, l->d->tiles[s->linear], s->tile);
+    const uint32_t unit = zinf_unit_of_tile(l->d, s->layer, s->linear, s->tile);
+    zinf_view w = tile_matrix(l, zinf_unit_view(l, unit), s->linear);
+    zinf_view params = zinf_unit_view(l, zinf_unit_of_small(l->d, s->layer));
+    zinf_view *x, *y, residual = zinf_absent;
+
+    switch (s->linear) {
+    case ZINF_LINEAR_QKV:
+        x = &a->h1, y = &a->qkv;
+        break;
+    case ZINF_LINEAR_OUT:
+        x = &a->att, y = &a->x2, residual = a->x;
+        break;
+    case ZINF_LINEAR_FC:
+        x = &a->h2, y = &a->fc;
+        break;
+    default:
+        x = &a->g, y = &l->acts[s->layer + 1].x, residual = a->x2;
+        break;
+    }
+    if (s->tile == 0)
+        *y = act(l, features, linear_text[s->linear]);
+    if (residual.buffer != ZINF_NONE)
+        residual = zinf_slice(residual, row, l->n_tokens, w.rows, features);
+    EMIT(l, ZINF_OP_LINEAR_FORWARD, 0, (int32_t)s->layer, unit, NULL, linear_text[s->linear], *x,
+         w, small(l, params, ZINF_SMALL_BIAS + (int)s->linear, row, w.rows), residual,
+         zinf_slice(*y, row, l->n_tokens, w.rows, features),
+         gemm_scratch(l, l->n_tokens, w.rows, w.cols));
+}
+
+static void attention_attr(const zinf_lowering *l, uint64_t attr[4])
+{
+    attr[0] = l->model->heads;
+    attr[1] = l->model->kv_heads;
+    attr[2] = l->model->head_dim;
+    attr[3] = l->seq;
+}
+
+static zinf_view attention_scratch(zinf_lowering *l)
+{
+    return zinf_scratch(l, zinf_attention_scratch_bytes(l->seq, l->model->head_dim,
+                                                        l->d->n_threads));
+}
+
+static void emit_attention(zinf_lowering *l, const zinf_stage *s)
+{
+    zinf_block_acts *a = &l->acts[s->layer];
+    uint64_t attr[4];
+
+    attention_attr(l, attr);
+    a->att = act(l, zinf_linear_cols(l->model, ZINF_LINEAR_OUT), "att");
+    a->lse = act_f32(l, l->batch, l->model->heads * l->seq, "lse");
+    EMIT(l, ZINF_OP_ATTENTION_FORWARD, 0, (int32_t)s->layer, ZINF_NONE, attr, "attention", a->qkv,
+         a->att, a->lse, attention_scratch(l));
+}
+
+static void emit_gelu(zinf_lowering *l, const zinf_stage *s)
+{
+    zinf_block_acts *a = &l->acts[s->layer];
+
+    a->g = act(l, l->model->ffn, "gelu");
+    EMIT(l, ZINF_OP_GELU_FORWARD, 0, (int32_t)s->layer, ZINF_NONE, NULL, "gelu", a->fc, a->g);
+}
+
+static void emit_final_norm(zinf_lowering *l)
+{
+    const uint64_t hidden = l->model->hidden;
+    const uint32_t unit = zinf_unit_of_final_norm(l->d, l->model->layers);
+    zinf_view params = zinf_unit_view(l, unit);
+
+    l->final_h = act(l, hidden, "final h");
+    l->final_stats = act_f32(l, l->n_tokens, 2, "norm stats");
+    EMIT(l, ZINF_OP_LAYERNORM_FORWARD, 0, -1, unit, NULL, "ln_f", l->acts[l->model->layers].x,
+         zinf_slice(params, 0, 1, hidden, hidden), zinf_slice(params, hidden, 1, hidden, hidden),
+         l->final_h, l->final_stats);
+}
+
+static void emit_classifier(zinf_lowering *l, const zinf_stage *s)
+{
+    const uint64_t chunk = zinf_classifier_chunk(l->model, l->cluster, l->d, l->n_tokens);
+    const uint64_t attr[4] = {zinf_tile_row(l->model->vocab, l->d->tiles[ZINF_LINEAR_VOCAB],
+                                            s->tile),
+                              chunk};
+    zinf_view w = tile_matrix(l, zinf_unit_view(l, s->tile), ZINF_LINEAR_VOCAB);
+    zinf_view logits = act_f32(l, chunk, w.rows, NULL);
+
+    if (s->tile == 0)
+        l->classifier_stats = act_f32(l, l->n_tokens, 3, "softmax stats");
+    EMIT(l, ZINF_OP_CLASSIFIER_FORWARD, s->tile ? ZINF_FLAG_ACCUMULATE : 0, -1, s->tile, attr,
+         "classifier", l->final_h, w, l->tokens, l->classifier_stats, logits,
+         gemm_scratch(l, chunk, w.rows, w.cols));
+}
+
+static uint64_t max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static void emit_classifier_backward(zinf_lowering *l, const zinf_stage *s)
+{
+    const uint64_t hidden = l->model->hidden;
+    const uint64_t chunk = zinf_classifier_chunk(l->model, l->cluster, l->d, l->n_tokens);
+    const uint32_t tiles = l->d->tiles[ZINF_LINEAR_VOCAB];
+    bool accumulate;
+    zinf_view w = tile_matrix(l, zinf_unit_view(l, s->tile), ZINF_LINEAR_VOCAB);
+    zinf_view grad = zinf_grad_target(l, s->tile, false, &accumulate);
+    zinf_view logits = act_f32(l, chunk, w.rows, NULL);
+    zinf_view dlogits = zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, l->act, chunk,
+                                      w.rows, NULL);
+    const uint64_t attr[4] = {zinf_tile_row(l->model->vocab, tiles, s->tile), chunk,
+                              l->model->global_batch * l->seq,
+                              (s->tile > 0) | (uint64_t)accumulate << 1};
+
+    if (s->tile == 0)
+        l->dinput = tiles > 1 ? act_f32(l, l->n_tokens, hidden, "dh")
+                              : act(l, hidden, "dh");
+    if (s->fused)
+        l->classifier_stats = act_f32(l, l->n_tokens, 3, "softmax stats");
+    EMIT(l, s->fused ? ZINF_OP_CLASSIFIER : ZINF_OP_CLASSIFIER_BACKWARD,
+         attr[3] ? ZINF_FLAG_ACCUMULATE : 0, -1, s->tile, attr, "classifier", l->final_h, w,
+         l->tokens, l->classifier_stats, l->dinput, zinf_slice(grad, 0, w.rows, hidden, hidden),
+         logits, dlogits,
+         zinf_scratch(l, max_u64(max_u64(zinf_gemm_scratch_bytes(chunk, w.rows, hidden,
+                                                                 l->d->n_threads),
+                                         zinf_gemm_scratch_bytes(w.rows, hidden, chunk,
+                                                                 l->d->n_threads)),
+                                 zinf_gemm_scratch_bytes(chunk, hidden, w.rows,
+                                                         l->d->n_threads))));
+    zinf_store_grad(l, s->tile, grad, false, false);
+}
+
+static void emit_loss(zinf_lowering *l, bool training)
+{
+    const uint64_t attr[4] = {training ? l->model->global_batch * l->seq : l->n_tokens};
+
+    EMIT(l, ZINF_OP_LOSS, l->later_micro_batch ? ZINF_FLAG_ACCUMULATE : 0, -1, ZINF_NONE, attr,
+         "loss", l->classifier_stats, zinf_scalars(l, ZINF_SCALAR_LOSS, 1));
+}
+
+static void emit_final_norm_backward(zinf_lowering *l)
+{
+    const uint64_t hidden = l->model->hidden;
+    const uint32_t unit = zinf_unit_of_final_norm(l->d, l->model->layers);
+    bool accumulate;
+    zinf_view grad = zinf_grad_target(l, unit, false, &accumulate);
+
+    l->dx = act(l, hidden, "dx");
+    EMIT(l, ZINF_OP_LAYERNORM_BACKWARD, accumulate ? ZINF_FLAG_ACCUMULATE : 0, -1, unit, NULL,
+         "ln_f backward", l->dinput, l->acts[l->model->layers].x,
+         zinf_slice(zinf_unit_view(l, unit), 0, 1, hidden, hidden), l->final_stats, zinf_absent,
+         l->dx, zinf_slice(grad, 0, 1, hidden, hidden),
+         zinf_slice(grad, hidden, 1, hidden, hidden),
+         zinf_scratch(l, zinf_layernorm_scratch_bytes(hidden)));
+    zinf_store_grad(l, unit, grad, false, true);
+}
+
+static void emit_linear_backward(zinf_lowering *l, const zinf_stage *s)
+{
+    static const char *const text[] = {"qkv backward", "out backward", "fc backward",
+                                       "proj backward"};
+    zinf_block_acts *a = &l->acts[s->layer];
+    const uint64_t features = zinf_linear_rows(l->model, s->linear);
+    const uint32_t tiles = l->d->tiles[s->linear];
+    const uint64_t row = zinf_tile_row(features, tiles, s->tile);
+    const uint32_t unit = zinf_unit_of_tile(l->d, s->layer, s->linear, s->tile);
+    const uint32_t small_unit = zinf_unit_of_small(l->d, s->layer);
+    zinf_view w = tile_matrix(l, zinf_unit_view(l, unit), s->linear), x;
+    bool accumulate;
+
+    switch (s->linear) {
+    case ZINF_LINEAR_QKV:
+        x = a->h1;
+        break;
+    case ZINF_LINEAR_OUT:
+        x = a->att;
+        break;
+    case ZINF_LINEAR_FC:
+        x = a->h2;
+        break;
+    default:
+        x = a->g;
+        break;
+    }
+    if (s->tile == 0) {
+        if (s->linear == ZINF_LINEAR_PROJ) {
+            l->dy = l->dx;
+            l->small_grad = zinf_grad_target(l, small_unit, false, &l->accumulate_small);
+        }
+        l->dinput = tiles > 1 ? act_f32(l, l->n_tokens, w.cols, "dinput")
+                              : act(l, w.cols, "dinput");
+    }
+    zinf_view grad = zinf_grad_target(l, unit, false, &accumulate);
+    zinf_view dy = zinf_slice(l->dy, row, l->n_tokens, w.rows, features);
+    EMIT(l, ZINF_OP_LINEAR_BACKWARD_WEIGHT, accumulate ? ZINF_FLAG_ACCUMULATE : 0,
+         (int32_t)s->layer, unit, NULL, text[s->linear], dy, x,
+         zinf_slice(grad, 0, w.rows, w.cols, w.cols),
+         small(l, l->small_grad, ZINF_SMALL_BIAS + (int)s->linear, row, w.rows),
+         zinf_scratch(l, max_u64(zinf_gemm_scratch_bytes(w.rows, w.cols, l->n_tokens,
+                                                         l->d->n_threads),
+                                 zinf_column_sum_scratch_bytes(w.rows))));
+    EMIT(l, ZINF_OP_LINEAR_BACKWARD_INPUT, s->tile ? ZINF_FLAG_ACCUMULATE : 0, (int32_t)s->layer,
+         unit, NULL, text[s->linear], dy, w, l->dinput,
+         gemm_scratch(l, l->n_tokens, w.cols, w.rows));
+    zinf_store_grad(l, unit, grad, false, true);
+}
+
+static void emit_gelu_backward(zinf_lowering *l, const zinf_stage *s)
+{
+    l->dy = act(l, l->model->ffn, "dfc");
+    EMIT(l, ZINF_OP_GELU_BACKWARD, 0, (int32_t)s->layer, ZINF_NONE, NULL, "gelu backward",
+         l->acts[s->layer].fc, l->dinput, l->dy);
+}
+
+static void emit_norm_backward(zinf_lowering *l, const zinf_stage *s)
+{
+    zinf_block_acts *a = &l->acts[s->layer];
+    const uint64_t hidden = l->model->hidden;
+    const bool second = s->kind == ZINF_STAGE_LN2_BACKWARD;
+    const uint32_t unit = zinf_unit_of_small(l->d, s->layer);
+    const int w = second ? ZINF_SMALL_LN2_W : ZINF_SMALL_LN1_W;
+    zinf_view out = act(l, hidden, second ? "dx2" : "dx");
+
+    EMIT(l, ZINF_OP_LAYERNORM_BACKWARD, l->accumulate_small ? ZINF_FLAG_ACCUMULATE : 0,
+         (int32_t)s->layer, unit, NULL, second ? "ln_2 backward" : "ln_1 backward", l->dinput,
+         second ? a->x2 : a->x, small(l, zinf_unit_view(l, unit), w, 0, hidden),
+         second ? a->stats2 : a->stats1, second ? l->dx : l->dx2, out,
+         small(l, l->small_grad, w, 0, hidden), small(l, l->small_grad, w + 1, 0, hidden),
+         zinf_scratch(l, zinf_layernorm_scratch_bytes(hidden)));
+    if (second) {
+        l->dx2 = l->dy = out;
+    } else {
+        l->dx = out;
+        zinf_store_grad(l, unit, l->small_grad, false, true);
+    }
+}
+
+static void emit_attention_backward(zinf_lowering *l, const zinf_stage *s)
+{
+    zinf_block_acts *a = &l->acts[s->layer];
+    zinf_view datt = l->dinput;
+    uint64_t attr[4];
+
+    attention_attr(l, attr);
+    if (datt.dtype != (uint8_t)l->act) {
+        zinf_view rounded = act(l, datt.cols, "datt");
+        EMIT(l, ZINF_OP_CONVERT, 0, (int32_t)s->layer, ZINF_NONE, NULL, "datt", datt, rounded);
+        datt = rounded;
+    }
+    l->dy = act(l, zinf_linear_rows(l->model, ZINF_LINEAR_QKV), "dqkv");
+    EMIT(l, ZINF_OP_ATTENTION_BACKWARD, 0, (int32_t)s->layer, ZINF_NONE, attr,
+         "attention backward", a->qkv, a->att, datt, a->lse, l->dy, attention_scratch(l));
+}
+
+/* The token embedding's second gradient: it is tied to the classifier, whose own was stored
+ * before; the two are summed once. */
+static void emit_embed_backward(zinf_lowering *l, const zinf_stage *s)
+{
+    const uint64_t hidden = l->model->hidden;
+    const uint64_t attr[4] = {zinf_tile_row(l->model->vocab, l->d->tiles[ZINF_LINEAR_VOCAB],
+                                            s->tile)};
+    bool accumulate;
+    zinf_view grad = zinf_grad_target(l, s->tile, true, &accumulate);
+
+    EMIT(l, ZINF_OP_EMBEDDING_BACKWARD, accumulate ? ZINF_FLAG_ACCUMULATE : 0, -1, s->tile, attr,
+         "embedding backward", l->tokens, l->dx,
+         zinf_slice(grad, 0, grad.cols / hidden, hidden, hidden));
+    zinf_store_grad(l, s->tile, grad, true, true);
+}
+
+static void emit_position_backward(zinf_lowering *l)
+{
+    const uint64_t hidden = l->model->hidden;
+    const uint64_t rest = l->model->context - l->seq;
+    const uint32_t unit = zinf_unit_of_position(l->d);
+    const uint64_t attr[4] = {l->batch};
+    bool accumulate;
+    zinf_view grad = zinf_grad_target(l, unit, false, &accumulate);
+
+    /* Positions beyond the sequence have no gradient. */
+    if (rest && !accumulate)
+        EMIT(l, ZINF_OP_ZERO, 0, -1, unit, NULL, "positions beyond the sequence",
+             zinf_slice(grad, l->seq * hidden, 1, rest * hidden, rest * hidden));
+    EMIT(l, ZINF_OP_POSITION_BACKWARD, accumulate ? ZINF_FLAG_ACCUMULATE : 0, -1, unit, attr,
+         "position backward", l->dx, zinf_slice(grad, 0, l->seq, hidden, hidden));
+    zinf_store_grad(l, unit, grad, false, true);
+}
+
+static void emit_logits(zinf_lowering *l, const zinf_stage *s)
+{
+    const uint64_t vocab = l->model->vocab;
+    zinf_view w = tile_matrix(l, zinf_unit_view(l, s->tile), ZINF_LINEAR_VOCAB);
+
+    if (s->tile == 0) /* the runtime reads the logits: they keep the classifier's stats' place */
+        l->classifier_stats = act_f32(l, 1, vocab, "logits");
+    EMIT(l, ZINF_OP_LOGITS, 0, -1, s->tile, NULL, "logits", l->final_h, w,
+         zinf_slice(l->classifier_stats,
+                    zinf_tile_row(vocab, l->d->tiles[ZINF_LINEAR_VOCAB], s->tile), 1, w.rows,
+                    w.rows),
+         gemm_scratch(l, 1, w.rows, w.cols));
+}
+
+void zinf_emit_stage(zinf_lowering *l, const zinf_stage *s)
+{
+    const uint64_t interval = l->d->checkpoint_interval;
+
+    switch (s->kind) {
+    case ZINF_STAGE_EMBED:
+        emit_embed(l, s);
+        break;
+    case ZINF_STAGE_KEEP:
+        zinf_store_checkpoint(l, (uint32_t)(s->layer / interval), l->acts[s->layer].x);
+        break;
+    case ZINF_STAGE_RESTORE:
+        l->acts[s->layer].x = l->checkpoints[s->layer / interval];
+        break;
+    case ZINF_STAGE_LN1:
+    case ZINF_STAGE_LN2:
+        emit_norm(l, s);
+        break;
+    case ZINF_STAGE_LINEAR:
+        emit_linear(l, s);
+        break;
+    case ZINF_STAGE_ATTENTION:
+        emit_attention(l, s);
+        break;
+    case ZINF_STAGE_GELU:
+        emit_gelu(l, s);
+        break;
+    case ZINF_STAGE_FINAL_NORM:
+        emit_final_norm(l);
+        break;
+    case ZINF_STAGE_CLASSIFIER:
+        emit_classifier(l, s);
+        break;
+    case ZINF_STAGE_LOSS:
+        emit_loss(l, l->training);
+        break;
+    case ZINF_STAGE_CLASSIFIER_BACKWARD:
+        emit_classifier_backward(l, s);
+        break;
+    case ZINF_STAGE_FINAL_NORM_BACKWARD:
+        emit_final_norm_backward(l);
+        break;
+    case ZINF_STAGE_LINEAR_BACKWARD:
+        emit_linear_backward(l, s);
+        break;
+    case ZINF_STAGE_GELU_BACKWARD:
+        emit_gelu_backward(l, s);
+        break;
+    case ZINF_STAGE_LN1_BACKWARD:
+    case ZINF_STAGE_LN2_BACKWARD:
+        emit_norm_backward(l, s);
+        break;
+    case ZINF_STAGE_ATTENTION_BACKWARD:
+        emit_attention_backward(l, s);
+        break;
+    case ZINF_STAGE_EMBED_BACKWARD:
+        emit_embed_backward(l, s);
+        break;
+    case ZINF_STAGE_POSITION_BACKWARD:
+        emit_position_backward(l);
+        break;
+    case ZINF_STAGE_LOGITS:
+        emit_logits(l, s);
+        break;
+    }
+}

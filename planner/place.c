@@ -1,0 +1,241 @@
+/* planner/place.c - see place.h. */
+#include "planner/place.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BUCKET = 32 }; /* instructions per bucket of the lifetime index */
+
+typedef struct bucket {
+    uint32_t *items;
+    uint32_t n, cap;
+} bucket;
+
+static const zinf_interval *sort_base;
+
+static int larger_first(const void *a, const void *b)
+{
+    const zinf_interval *x = &sort_base[*(const uint32_t *)a];
+    const zinf_interval *y = &sort_base[*(const uint32_t *)b];
+
+    if (x->bytes != y->bytes)
+        return x->bytes < y->bytes ? 1 : -1;
+    if (x->first != y->first)
+        return x->first < y->first ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+static int lower_first(const void *a, const void *b)
+{
+    const zinf_interval *x = &sort_base[*(const uint32_t *)a];
+    const zinf_interval *y = &sort_base[*(const uint32_t *)b];
+
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+static bool bucket_add(bucket *b, uint32_t item)
+{
+    if (b->n == b->cap) {
+        uint32_t cap = b->cap ? 2 * b->cap : 8;
+        uint32_t *items = realloc(b->items, cap * sizeof *items);
+        if (!items)
+            return false;
+        b->items = items;
+        b->cap = cap;
+    }
+    b->items[b->n++] = item;
+    return true;
+}
+
+/* Placed intervals whose lifetime meets that of v, each once (stamp), into ret_list. */
+static uint32_t neighbours(const zinf_interval *v, const zinf_interval *intervals,
+                           const bucket *buckets, uint32_t *stamps, uint32_t stamp,
+                           uint32_t *ret_list)
+{
+    uint32_t n = 0;
+
+    for (uint32_t k = v->first / BUCKET; k <= v->last / BUCKET; k++)
+        for (uint32_t j = 0; j < buckets[k].n; j++) {
+            uint32_t other = buckets[k].items[j];
+            const zinf_interval *o = &intervals[other];
+            if (stamps[other] == stamp || o->first > v->last || o->last < v->first)
+                continue;
+            stamps[other] = stamp;
+            ret_list[n++] = other;
+        }
+    return n;
+}
+
+uint64_t zinf_place_intervals(zinf_interval *intervals, uint32_t n)
+{
+    uint64_t high = 0;
+    uint32_t n_buckets = 1;
+
+    for (uint32_t i = 0; i < n; i++)
+        if (intervals[i].last / BUCKET >= n_buckets)
+            n_buckets = intervals[i].last / BUCKET + 1;
+    uint32_t *order = malloc((n + 1) * sizeof *order);
+    uint32_t *list = malloc((n + 1) * sizeof *list);
+    uint32_t *stamps = calloc(n + 1, sizeof *stamps);
+    bucket *buckets = calloc(n_buckets, sizeof *buckets);
+    bool ok = order && list && stamps && buckets;
+    if (ok) {
+        for (uint32_t i = 0; i < n; i++)
+            order[i] = i;
+        sort_base = intervals;
+        qsort(order, n, sizeof *order, larger_first);
+    }
+    for (uint32_t i = 0; i < n && ok; i++) {
+        zinf_interval *v = &intervals[order[i]];
+        uint32_t n_list = neighbours(v, intervals, buckets, stamps, i + 1, list);
+        uint64_t at = 0;
+        qsort(list, n_list, sizeof *list, lower_first);
+        for (uint32_t j = 0; j < n_list; j++) {
+            const zinf_interval *o = &intervals[list[j]];
+            if (o->offset >= at + v->bytes)
+                break;
+            if (o->offset + o->bytes > at)
+                at = o->offset + o->bytes;
+        }
+        v->offset = at;
+        if (at + v->bytes > high)
+            high = at + v->bytes;
+        for (uint32_t k = v->first / BUCKET; k <= v->last / BUCKET && ok; k++)
+            ok = bucket_add(&buckets[k], order[i]);
+    }
+    for (uint32_t k = 0; buckets && k < n_buckets; k++)
+        free(buckets[k].items);
+    free(buckets);
+    free(order);
+    free(list);
+    free(stamps);
+    return ok ? high : UINT64_MAX;
+}
+
+/* What is alive when a counted loop begins is needed in its last iteration too. */
+static void extend_over_loops(zinf_builder *b, const zinf_program *program, uint32_t first,
+                              uint32_t end)
+{
+    for (uint32_t s = 0; s < program->n_segments; s++) {
+        const zinf_segment *segment = &b->plan->segments[program->first_segment + s];
+        uint32_t last = segment->first_instr + segment->n_instrs - 1;
+        if (segment->count < 2)
+            continue;
+        for (uint32_t i = first; i < end; i++) {
+            zinf_buffer *buffer = &b->buffers[i];
+            if (buffer->first < segment->first_instr && buffer->last >= segment->first_instr &&
+                buffer->last < last)
+                buffer->last = last;
+        }
+    }
+}
+
+/* Places the buffers [first, end) of one program in one tier above `base`; returns the top. */
+static uint64_t place_program(zinf_builder *b, uint32_t first, uint32_t end, zinf_tier tier,
+                              uint64_t base, zinf_interval *intervals)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = first; i < end; i++) {
+        const zinf_buffer *buffer = &b->buffers[i];
+        if (buffer->tier == tier && !buffer->persistent && buffer->first != ZINF_NONE)
+            intervals[n++] = (zinf_interval){
+                .bytes = buffer->bytes, .first = buffer->first, .last = buffer->last};
+    }
+    uint64_t high = zinf_place_intervals(intervals, n);
+    if (high == UINT64_MAX) {
+        zinf_fail(b->err, ZINF_MACHINE, "out of memory while placing buffers");
+        return base;
+    }
+    n = 0;
+    for (uint32_t i = first; i < end; i++) {
+        zinf_buffer *buffer = &b->buffers[i];
+        if (buffer->tier == tier && !buffer->persistent && buffer->first != ZINF_NONE)
+            buffer->offset = base + intervals[n++].offset;
+    }
+    return base + high;
+}
+
+static void add_item(zinf_builder *b, zinf_tier tier, const char *name, uint64_t bytes)
+{
+    if (!bytes ||
+        !zinf_grow(b, &b->plan->items, b->plan->n_items, &b->cap_items, sizeof *b->plan->items))
+        return;
+    zinf_item *item = &b->plan->items[b->plan->n_items++];
+    *item = (zinf_item){.bytes = bytes, .tier = tier};
+    strncpy(item->name, name, sizeof item->name - 1);
+}
+
+/* The bill of one tier: persistent classes, checkpoints (all alive at the turn from forward to
+ * backward), the rest of the arena. */
+static void bill(zinf_builder *b, zinf_tier tier, const uint32_t step[2])
+{
+    static const char *const names[] = {
+#define X(name, text) text,
+        ZINF_BILL(X)
+#undef X
+    };
+    uint64_t bytes[ZINF_N_BILL] = {0}, rest = b->plan->machine.arena_bytes[tier];
+
+    for (uint32_t i = 0; i < b->n_buffers; i++) {
+        const zinf_buffer *buffer = &b->buffers[i];
+        bool in_step = i >= step[0] && i < step[1] && buffer->item == ZINF_BILL_CHECKPOINT;
+        /* A checkpoint's buffers occur once for the first micro-batch and once for the loop. */
+        if (buffer->tier != tier || buffer->first == ZINF_NONE ||
+            !(buffer->persistent ||
+              (in_step &&
+               buffer->first < b->plan->segments[b->plan->programs[ZINF_PROGRAM_STEP]
+                                                     .first_segment].first_instr +
+                                   b->plan->segments[b->plan->programs[ZINF_PROGRAM_STEP]
+                                                         .first_segment].n_instrs)))
+            continue;
+        bytes[buffer->item] += buffer->bytes;
+    }
+    for (int i = 0; i < ZINF_BILL_WORKING; i++) {
+        bytes[i] = bytes[i] < rest ? bytes[i] : rest;
+        rest -= bytes[i];
+        add_item(b, tier, names[i], bytes[i]);
+    }
+    add_item(b, tier, names[ZINF_BILL_WORKING], rest);
+}
+
+void zinf_place(zinf_builder *b, const uint32_t program_buffers[ZINF_N_PROGRAMS + 1])
+{
+    zinf_plan *plan = b->plan;
+    zinf_interval *intervals = malloc((b->n_buffers + 1) * sizeof *intervals);
+    uint64_t base[ZINF_N_TIERS] = {0};
+
+    if (!intervals) {
+        zinf_fail(b->err, ZINF_MACHINE, "out of memory while placing buffers");
+        return;
+    }
+    for (uint32_t i = 0; i < b->n_buffers; i++) {
+        zinf_buffer *buffer = &b->buffers[i];
+        if (!buffer->persistent)
+            continue;
+        buffer->offset = base[buffer->tier];
+        base[buffer->tier] += buffer->bytes;
+    }
+    for (int t = 0; t < ZINF_N_TIERS; t++)
+        plan->machine.arena_bytes[t] = base[t];
+    for (int p = 0; p < ZINF_N_PROGRAMS; p++) {
+        extend_over_loops(b, &plan->programs[p], program_buffers[p], program_buffers[p + 1]);
+        for (int t = 0; t < ZINF_N_TIERS && b->err->status == ZINF_OK; t++) {
+            uint64_t top = place_program(b, program_buffers[p], program_buffers[p + 1], t,
+                                         base[t], intervals);
+            if (top > plan->machine.arena_bytes[t])
+                plan->machine.arena_bytes[t] = top;
+        }
+    }
+    free(intervals);
+    for (uint32_t i = 0; i < plan->n_operands; i++)
+        if (plan->operands[i].bytes)
+            plan->operands[i].offset += b->buffers[b->operand_buffers[i]].offset;
+    for (uint32_t u = 0; u < plan->n_units; u++) {
+        plan->units[u].param.offset = b->buffers[3 * u].offset;
+        plan->units[u].grad.offset = b->buffers[3 * u + 1].offset;
+        plan->units[u].optimizer.offset = b->buffers[3 * u + 2].offset;
+    }
+    for (int t = 0; t < ZINF_TIER_SCALAR; t++)
+        bill(b, t, &program_buffers[ZINF_PROGRAM_STEP]);
+}

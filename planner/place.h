@@ -1,0 +1,24 @@
+/* planner/place.h - static offsets: persistent regions one after another, and on top of them the
+ * buffers of each program by interval allocation (programs share that space).
+ */
+#ifndef ZINF_PLANNER_PLACE_H
+#define ZINF_PLANNER_PLACE_H
+
+#include "planner/build.h"
+
+/* One interval allocation problem: buffer i lives in [first, last], inclusive. */
+typedef struct zinf_interval {
+    uint64_t bytes, offset;
+    uint32_t first, last;
+} zinf_interval;
+
+/* Sets every offset (multiples of what the sizes are multiples of) so that no two buffers alive
+ * at once overlap; returns the high-water mark. Largest first, each at the lowest free offset.
+ * UINT64_MAX if memory is short. */
+uint64_t zinf_place_intervals(zinf_interval *intervals, uint32_t n);
+
+/* Places everything, turns operands and regions into arena offsets, sets machine.arena_bytes and
+ * the memory bill. */
+void zinf_place(zinf_builder *b, const uint32_t program_buffers[ZINF_N_PROGRAMS + 1]);
+
+#endif

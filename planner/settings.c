@@ -1,0 +1,174 @@
+/* planner/settings.c - see settings.h. */
+#include "planner/settings.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/graph.h"
+
+typedef enum setting_type { TIER, NUMBER, INTERVAL, ALL_TILES } setting_type;
+
+typedef struct setting {
+    const char *key;
+    setting_type type;
+    size_t offset;
+    int64_t min, max;
+    const char *help;
+} setting;
+
+#define AT(field) offsetof(zinf_settings, field)
+static const setting table[] = {
+    {"tier.param", TIER, AT(tier[ZINF_CLASS_PARAM]), 0, 0, "where parameters live"},
+    {"tier.grad", TIER, AT(tier[ZINF_CLASS_GRAD]), 0, 0, "where gradients are accumulated"},
+    {"tier.optimizer", TIER, AT(tier[ZINF_CLASS_OPTIMIZER]), 0, 0,
+     "where fp32 masters and moments live"},
+    {"tier.checkpoint", TIER, AT(tier[ZINF_CLASS_CHECKPOINT]), 0, 0,
+     "where activation checkpoints live"},
+    {"micro_batch", NUMBER, AT(micro_batch), 1, 1 << 20,
+     "sequences per pass; accumulation is global_batch / micro_batch"},
+    {"tiles", ALL_TILES, 0, 1, 4096, "tiles of every linear and of the vocabulary"},
+    {"tiles.qkv", NUMBER, AT(tiles[ZINF_LINEAR_QKV]), 1, 4096, "tiles of the QKV linear"},
+    {"tiles.out", NUMBER, AT(tiles[ZINF_LINEAR_OUT]), 1, 4096, "tiles of attention's output"},
+    {"tiles.fc", NUMBER, AT(tiles[ZINF_LINEAR_FC]), 1, 4096, "tiles of the MLP's first linear"},
+    {"tiles.proj", NUMBER, AT(tiles[ZINF_LINEAR_PROJ]), 1, 4096,
+     "tiles of the MLP's second linear"},
+    {"tiles.vocab", NUMBER, AT(tiles[ZINF_LINEAR_VOCAB]), 1, 4096,
+     "tiles of the embedding and classifier"},
+    {"checkpoint_interval", INTERVAL, AT(checkpoint_interval), 1, 1 << 20,
+     "blocks between activation checkpoints; none: keep all activations"},
+    {"prefetch.read", NUMBER, AT(prefetch_read), 0, 64, "operators that storage reads run ahead"},
+    {"prefetch.upload", NUMBER, AT(prefetch_upload), 0, 64, "operators that uploads run ahead"},
+    {"io.block", NUMBER, AT(io_block_bytes), 4096, 1 << 30,
+     "bytes of one storage request, a multiple of 4096"},
+    {"io.depth", NUMBER, AT(io_depth), 1, 1024, "storage requests in flight"},
+    {"threads", NUMBER, AT(n_threads), 1, 1024, "threads of the CPU kernels"},
+};
+enum { N_SETTINGS = sizeof table / sizeof *table };
+
+void zinf_settings_init(zinf_settings *settings)
+{
+    memset(settings, 0xff, sizeof *settings); /* ZINF_FREE is -1 in every field */
+}
+
+static const char *nearest(const char *key)
+{
+    const char *best = table[0].key;
+    size_t distance = SIZE_MAX;
+
+    for (int i = 0; i < N_SETTINGS; i++) {
+        size_t d = zinf_edit_distance(key, table[i].key);
+        if (d < distance) {
+            distance = d;
+            best = table[i].key;
+        }
+    }
+    return best;
+}
+
+static bool parse_number(const char *text, int64_t *ret)
+{
+    char *end;
+
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (errno || end == text || *end || !strchr("0123456789", text[0]) || !text[0])
+        return false;
+    *ret = value;
+    return true;
+}
+
+zinf_status zinf_settings_set(zinf_settings *settings, const char *assignment, zinf_error *err)
+{
+    const char *equals = strchr(assignment, '=');
+    char key[64];
+
+    if (!equals || equals == assignment || (size_t)(equals - assignment) >= sizeof key)
+        return zinf_fail(err, ZINF_BAD_INPUT,
+                         "--set \"%.80s\": expected KEY=VALUE, for example tier.param=nvme",
+                         assignment);
+    memcpy(key, assignment, (size_t)(equals - assignment));
+    key[equals - assignment] = 0;
+    const setting *s = NULL;
+    for (int i = 0; i < N_SETTINGS; i++)
+        if (!strcmp(key, table[i].key))
+            s = &table[i];
+    if (!s)
+        return zinf_fail(err, ZINF_BAD_INPUT,
+                         "--set: unknown key \"%s\"; did you mean \"%s\"? (zinf-plan --help lists "
+                         "all)", key, nearest(key));
+    const char *text = equals + 1;
+    int64_t value = ZINF_FREE;
+    if (s->type == TIER) {
+        for (unsigned t = 0; t < ZINF_TIER_SCALAR; t++)
+            if (!strcmp(text, zinf_tier_name(t)))
+                value = t;
+        if (value == ZINF_FREE)
+            return zinf_fail(err, ZINF_BAD_INPUT,
+                             "--set %s: \"%.40s\" is no tier; allowed: device, host, nvme", key,
+                             text);
+    } else if (s->type == INTERVAL && !strcmp(text, "none")) {
+        value = 0;
+    } else if (!parse_number(text, &value) || value < s->min || value > s->max) {
+        return zinf_fail(err, ZINF_BAD_INPUT,
+                         "--set %s: \"%.40s\" is not allowed; expected a whole number from "
+                         "%" PRId64 " to %" PRId64 "%s", key, text, s->min, s->max,
+                         s->type == INTERVAL ? ", or none" : "");
+    }
+    if (s->type == ALL_TILES) {
+        for (int l = 0; l < ZINF_N_LINEARS; l++)
+            settings->tiles[l] = value;
+        return ZINF_OK;
+    }
+    *(int64_t *)((char *)settings + s->offset) = value;
+    return ZINF_OK;
+}
+
+zinf_status zinf_settings_check(const zinf_settings *settings, const zinf_model *model,
+                                const zinf_cluster *cluster, zinf_error *err)
+{
+    for (unsigned c = 0; c < ZINF_N_CLASSES; c++)
+        if (settings->tier[c] == ZINF_TIER_NVME && !cluster->nvme.present)
+            return zinf_fail(err, ZINF_BAD_INPUT,
+                             "--set tier.%s=nvme: cluster \"%s\" has no nvme section; add one "
+                             "(zinf-probe measures it) or choose device or host",
+                             zinf_class_name(c), cluster->name);
+    if (settings->micro_batch != ZINF_FREE &&
+        model->global_batch % (uint64_t)settings->micro_batch)
+        return zinf_fail(err, ZINF_BAD_INPUT,
+                         "--set micro_batch=%" PRId64 ": does not divide global_batch %" PRIu64
+                         "; choose a divisor of it, or change training.global_batch to a multiple",
+                         settings->micro_batch, model->global_batch);
+    for (unsigned l = 0; l < ZINF_N_LINEARS; l++)
+        if (settings->tiles[l] != ZINF_FREE &&
+            (uint64_t)settings->tiles[l] > zinf_linear_rows(model, l))
+            return zinf_fail(err, ZINF_BAD_INPUT,
+                             "--set tiles.%s=%" PRId64 ": more tiles than its %" PRIu64
+                             " output features", zinf_linear_name(l), settings->tiles[l],
+                             zinf_linear_rows(model, l));
+    if (settings->checkpoint_interval != ZINF_FREE &&
+        (uint64_t)settings->checkpoint_interval > model->layers)
+        return zinf_fail(err, ZINF_BAD_INPUT,
+                         "--set checkpoint_interval=%" PRId64 ": the model has %" PRIu64
+                         " layers; allowed: 1 to %" PRIu64 ", or none",
+                         settings->checkpoint_interval, model->layers, model->layers);
+    if (settings->io_block_bytes != ZINF_FREE && settings->io_block_bytes % ZINF_PAGE)
+        return zinf_fail(err, ZINF_BAD_INPUT,
+                         "--set io.block=%" PRId64 ": direct I/O needs a multiple of %d bytes",
+                         settings->io_block_bytes, ZINF_PAGE);
+    return ZINF_OK;
+}
+
+void zinf_settings_print_keys(FILE *out)
+{
+    for (int i = 0; i < N_SETTINGS; i++) {
+        const setting *s = &table[i];
+        if (s->type == TIER)
+            fprintf(out, "  %-20s device | host | nvme      %s\n", s->key, s->help);
+        else
+            fprintf(out, "  %-20s %" PRId64 " .. %-8" PRId64 "%-12s %s\n", s->key, s->min, s->max,
+                    s->type == INTERVAL ? " | none" : "", s->help);
+    }
+}

@@ -1,0 +1,426 @@
+/* runtime/plan_validate.c - is a plan well formed? Every index, range, enumeration and size, so
+ * that the executor may trust them. Whether a well-formed plan is a *safe* one is the checker's
+ * question. Time and memory are linear in the plan (n log n for parts).
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/opcodes.h"
+#include "runtime/plan.h"
+#include "runtime/plan_shapes.h"
+
+#define REFUSE(...) zinf_fail(err, ZINF_DOES_NOT_FIT, "plan refused: " __VA_ARGS__)
+#define MOST_SIZE ((uint64_t)1 << 56) /* of one arena: far above any machine, far from overflow */
+#define MOST_COUNT 1000000000u        /* iterations of a loop, distance of a wait */
+
+static bool ends(const char *text, size_t n)
+{
+    return memchr(text, 0, n) != NULL;
+}
+
+uint64_t zinf_plan_scalar_bytes(const zinf_plan *plan)
+{
+    const uint64_t least = 8 * ((uint64_t)ZINF_SCALAR_PARTIALS + plan->n_units);
+    const uint64_t stated = plan->machine.arena_bytes[ZINF_TIER_SCALAR];
+
+    return stated > least ? stated : least;
+}
+
+/* ---- the fixed structures ---- */
+
+static zinf_status check_fixed(const zinf_plan *plan, zinf_error *err)
+{
+    const zinf_model_info *model = &plan->model;
+    const zinf_job_info *job = &plan->job;
+    const zinf_decisions *decisions = &plan->decisions;
+    const zinf_machine_info *machine = &plan->machine;
+    /* name, value, least, most */
+    const struct {
+        const char *name;
+        uint64_t value, least, most;
+    } whole[] = {
+        {"model.layers", model->layers, 0, UINT32_MAX},
+        {"model.hidden", model->hidden, 0, UINT32_MAX},
+        {"model.heads", model->heads, 0, UINT32_MAX},
+        {"model.kv_heads", model->kv_heads, 0, UINT32_MAX},
+        {"model.head_dim", model->head_dim, 0, UINT32_MAX},
+        {"model.ffn", model->ffn, 0, UINT32_MAX},
+        {"model.vocab", model->vocab, 1, INT32_MAX},
+        {"model.context", model->context, 0, UINT32_MAX},
+        {"model.tied_embeddings", model->tied_embeddings, 0, 1},
+        {"job.sequence", job->sequence, 1, INT32_MAX - 1},
+        {"job.global_batch", job->global_batch, 1, UINT32_MAX},
+        {"job.precision", job->precision, 0, ZINF_F16},
+        {"job.schedule", job->schedule, 0, 1},
+        {"decisions.micro_batch", decisions->micro_batch, 1, UINT32_MAX},
+        {"decisions.accumulation", decisions->accumulation, 1, MOST_COUNT},
+        {"decisions.order", decisions->order, 0, 1},
+        {"decisions.partitioning", decisions->partitioning, 0, 1},
+        {"decisions.optimizer_time", decisions->optimizer_time, 0, 2},
+        {"decisions.ranks", decisions->ranks, 1, UINT32_MAX},
+        {"decisions.n_threads", decisions->n_threads, 1, 4096},
+        {"machine.unified", machine->unified, 0, 1},
+        {"machine.shared_cores", machine->shared_cores, 0, 1},
+        {"machine.overlap_read_write", machine->overlap_read_write, 0, 1},
+        {"predicted.bound_by", plan->predicted.bound_by, 0, ZINF_N_QUEUES - 1},
+    };
+    const struct {
+        const char *name;
+        double value;
+    } real[] = {
+        {"job.lr", job->lr}, {"job.min_lr", job->min_lr}, {"job.beta1", job->beta1},
+        {"job.beta2", job->beta2}, {"job.eps", job->eps}, {"job.clip", job->clip},
+        {"job.weight_decay", job->weight_decay}, {"predicted.step_s", plan->predicted.step_s},
+        {"predicted.flops_per_step", plan->predicted.flops_per_step},
+        {"predicted.peak_flops", plan->predicted.peak_flops},
+    };
+
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
+        if (whole[i].value < whole[i].least || whole[i].value > whole[i].most)
+            return REFUSE("%s is %" PRIu64 ", allowed are %" PRIu64 " to %" PRIu64,
+                          whole[i].name, whole[i].value, whole[i].least, whole[i].most);
+    for (size_t i = 0; i < sizeof real / sizeof *real; i++)
+        if (!(real[i].value >= 0) || !isfinite(real[i].value))
+            return REFUSE("%s is %g, it must be a finite number, not negative", real[i].name,
+                          real[i].value);
+    for (int i = 0; i < ZINF_N_CLASSES; i++)
+        if (decisions->tier[i] > ZINF_TIER_NVME)
+            return REFUSE("the tier of class %s is %" PRIu32 ", the last tier is %d",
+                          zinf_class_name((unsigned)i), decisions->tier[i], ZINF_TIER_NVME);
+    for (int i = 0; i < ZINF_N_QUEUES; i++)
+        if (!(plan->predicted.queue_busy_s[i] >= 0) ||
+            !isfinite(plan->predicted.queue_busy_s[i]))
+            return REFUSE("the predicted time of queue %s is %g s", zinf_queue_name((unsigned)i),
+                          plan->predicted.queue_busy_s[i]);
+    for (int i = 0; i < ZINF_N_TIERS; i++)
+        if (machine->arena_bytes[i] > MOST_SIZE)
+            return REFUSE("the %s arena has %" PRIu64 " bytes, at most %" PRIu64 " are allowed",
+                          zinf_tier_name((unsigned)i), machine->arena_bytes[i], MOST_SIZE);
+    if (machine->arena_bytes[ZINF_TIER_NVME] > 0 &&
+        (decisions->io_depth < 1 || decisions->io_depth > 1024 ||
+         decisions->io_block_bytes == 0 || decisions->io_block_bytes % ZINF_PAGE ||
+         decisions->io_block_bytes > ((uint64_t)1 << 30)))
+        return REFUSE("io_depth %" PRIu32 " and io_block_bytes %" PRIu64 ": the depth must be 1 "
+                      "to 1024, the block a multiple of %d, at most 1 GiB", decisions->io_depth,
+                      decisions->io_block_bytes, ZINF_PAGE);
+    if (!ends(model->name, sizeof model->name) || !ends(model->family, sizeof model->family) ||
+        !ends(machine->cluster, sizeof machine->cluster) ||
+        !ends(machine->backend, sizeof machine->backend))
+        return REFUSE("a name does not end");
+    return ZINF_OK;
+}
+
+static zinf_status check_strings(const zinf_plan *plan, zinf_error *err)
+{
+    if (plan->n_strings == 0 || plan->strings[0] != 0 ||
+        plan->strings[plan->n_strings - 1] != 0)
+        return REFUSE("the strings do not begin with an empty one and end with NUL");
+    for (uint32_t i = 0; i < plan->n_values; i++)
+        if (plan->values[i] >= plan->n_strings)
+            return REFUSE("value %" PRIu32 " is named by string %" PRIu32 " of %" PRIu32, i,
+                          plan->values[i], plan->n_strings);
+    for (uint32_t i = 0; i < plan->n_items; i++)
+        if (!ends(plan->items[i].name, ZINF_NAME_BYTES) || plan->items[i].tier >= ZINF_N_TIERS)
+            return REFUSE("item %" PRIu32 " has no ending name or no tier", i);
+    return ZINF_OK;
+}
+
+/* ---- tensors, parts, units ---- */
+
+static int compare_parts(const void *a, const void *b)
+{
+    const zinf_part *x = *(zinf_part *const *)a, *y = *(zinf_part *const *)b;
+
+    if (x->tensor != y->tensor)
+        return x->tensor < y->tensor ? -1 : 1;
+    return x->first_row < y->first_row ? -1 : x->first_row > y->first_row;
+}
+
+/* Every row of every tensor is in exactly one part. Parts' ranges were checked. */
+static zinf_status check_cover(const zinf_plan *plan, zinf_error *err)
+{
+    const zinf_part **sorted = malloc((plan->n_parts + (size_t)1) * sizeof *sorted);
+    uint32_t at = 0;
+
+    if (!sorted)
+        return zinf_fail(err, ZINF_MACHINE, "out of memory checking %" PRIu32 " parts",
+                         plan->n_parts);
+    for (uint32_t i = 0; i < plan->n_parts; i++)
+        sorted[i] = &plan->parts[i];
+    qsort(sorted, plan->n_parts, sizeof *sorted, compare_parts);
+    for (uint32_t t = 0; t < plan->n_tensors && !err->status; t++) {
+        uint64_t row = 0;
+        while (at < plan->n_parts && sorted[at]->tensor == t && sorted[at]->first_row == row)
+            row += sorted[at++]->n_rows;
+        if (row != plan->tensors[t].rows)
+            REFUSE("row %" PRIu64 " of tensor \"%s\" is in no unit or in two", row,
+                   plan->tensors[t].name);
+    }
+    free(sorted);
+    return err->status;
+}
+
+static zinf_status check_region(const zinf_plan *plan, const zinf_unit *unit, const char *what,
+                                const zinf_region *region, uint64_t need, zinf_error *err)
+{
+    if (region->bytes == 0)
+        return ZINF_OK;
+    if (region->tier > ZINF_TIER_NVME)
+        return REFUSE("unit \"%s\": its %s is in tier %" PRIu32 ", the last is %d", unit->name,
+                      what, region->tier, ZINF_TIER_NVME);
+    const uint64_t arena = plan->machine.arena_bytes[region->tier];
+    if (region->bytes > arena || region->offset > arena - region->bytes)
+        return REFUSE("unit \"%s\": its %s ends beyond the %s arena of %" PRIu64 " bytes",
+                      unit->name, what, zinf_tier_name(region->tier), arena);
+    if (region->value != ZINF_NONE && region->value >= plan->n_values)
+        return REFUSE("unit \"%s\": its %s is value %" PRIu32 " of %" PRIu32, unit->name, what,
+                      region->value, plan->n_values);
+    if (plan->decisions.ranks == 1 && region->bytes < need)
+        return REFUSE("unit \"%s\": its %s has %" PRIu64 " bytes, its elements need %" PRIu64,
+                      unit->name, what, region->bytes, need);
+    return ZINF_OK;
+}
+
+static zinf_status check_unit(const zinf_plan *plan, const zinf_unit *unit, zinf_error *err)
+{
+    uint64_t at = 0;
+
+    for (uint32_t i = 0; i < unit->n_parts; i++) {
+        const zinf_part *part = &plan->parts[unit->first_part + i];
+        if (part->tensor >= plan->n_tensors)
+            return REFUSE("unit \"%s\": tensor %" PRIu32 " of %" PRIu32, unit->name,
+                          part->tensor, plan->n_tensors);
+        const zinf_tensor *tensor = &plan->tensors[part->tensor];
+        if (part->n_rows == 0 || part->n_rows > tensor->rows ||
+            part->first_row > tensor->rows - part->n_rows)
+            return REFUSE("unit \"%s\": rows beyond tensor \"%s\"", unit->name, tensor->name);
+        const uint64_t elems = part->n_rows * tensor->cols; /* within the tensor: no overflow */
+        if (part->at < at || elems > unit->n_elems || part->at > unit->n_elems - elems)
+            return REFUSE("unit \"%s\": tensor \"%s\" overlaps its neighbour or the end",
+                          unit->name, tensor->name);
+        at = part->at + elems;
+    }
+    if (unit->n_elems == 0 || unit->n_elems > MOST_SIZE / 64 ||
+        unit->array_stride > MOST_SIZE / 4 || unit->array_stride % 4)
+        return REFUSE("unit \"%s\": %" PRIu64 " elements, arrays %" PRIu64 " bytes apart",
+                      unit->name, unit->n_elems, unit->array_stride);
+    if (unit->optimizer.bytes && plan->decisions.ranks == 1 &&
+        unit->array_stride < 4 * unit->n_elems)
+        return REFUSE("unit \"%s\": master, m and v overlap", unit->name);
+    const uint64_t act = zinf_dtype_bytes(plan->job.precision);
+    if (check_region(plan, unit, "param", &unit->param, act * unit->n_elems, err) ||
+        check_region(plan, unit, "grad", &unit->grad, 4 * unit->n_elems, err))
+        return err->status;
+    return check_region(plan, unit, "optimizer", &unit->optimizer,
+                        2 * unit->array_stride + 4 * unit->n_elems, err);
+}
+
+static zinf_status check_units(const zinf_plan *plan, zinf_error *err)
+{
+    uint32_t part = 0;
+
+    for (uint32_t i = 0; i < plan->n_tensors; i++) {
+        const zinf_tensor *tensor = &plan->tensors[i];
+        uint64_t elems;
+        if (!ends(tensor->name, ZINF_NAME_BYTES))
+            return REFUSE("the name of tensor %" PRIu32 " does not end", i);
+        if (tensor->rows == 0 || tensor->cols == 0 ||
+            __builtin_mul_overflow(tensor->rows, tensor->cols, &elems) || elems > MOST_SIZE / 64)
+            return REFUSE("tensor \"%s\" is [%" PRIu64 "][%" PRIu64 "]", tensor->name,
+                          tensor->rows, tensor->cols);
+        if (tensor->init > ZINF_INIT_NORMAL || tensor->n_dims < 1 || tensor->n_dims > 2 ||
+            !isfinite(tensor->init_std))
+            return REFUSE("tensor \"%s\": init %" PRIu32 ", dimensions %" PRIu32 ", std %g",
+                          tensor->name, tensor->init, tensor->n_dims, tensor->init_std);
+    }
+    for (uint32_t i = 0; i < plan->n_units; i++) {
+        const zinf_unit *unit = &plan->units[i];
+        if (!ends(unit->name, ZINF_NAME_BYTES))
+            return REFUSE("the name of unit %" PRIu32 " does not end", i);
+        if (unit->first_part != part || unit->n_parts > plan->n_parts - part)
+            return REFUSE("unit \"%s\": its parts do not follow its predecessor's", unit->name);
+        part += unit->n_parts;
+        if (check_unit(plan, unit, err))
+            return err->status;
+    }
+    if (part != plan->n_parts)
+        return REFUSE("%" PRIu32 " parts belong to no unit", plan->n_parts - part);
+    return check_cover(plan, err);
+}
+
+/* ---- instructions ---- */
+
+#define HERE "instruction %" PRIu32 " (%s, \"%s\"): "
+#define HERE_ARGS index, zinf_opcode_get(instr->opcode)->name, &plan->strings[instr->name]
+#define BIT(tier) (1u << ZINF_TIER_##tier)
+
+/* Which tiers the first operand and the others may live in, by queue. */
+static const struct {
+    unsigned first, others;
+} tiers_of[ZINF_N_QUEUES] = {
+    [ZINF_QUEUE_COMPUTE] = {BIT(DEVICE) | BIT(SCALAR), BIT(DEVICE) | BIT(SCALAR)},
+    [ZINF_QUEUE_COLLECTIVE] = {BIT(DEVICE) | BIT(HOST), BIT(DEVICE) | BIT(HOST)},
+    [ZINF_QUEUE_UPLOAD] = {BIT(HOST), BIT(DEVICE)},
+    [ZINF_QUEUE_DOWNLOAD] = {BIT(DEVICE), BIT(HOST)},
+    [ZINF_QUEUE_READ] = {BIT(NVME), BIT(HOST) | BIT(DEVICE)},
+    [ZINF_QUEUE_WRITE] = {BIT(HOST) | BIT(DEVICE), BIT(NVME)},
+    [ZINF_QUEUE_UPDATE] = {BIT(HOST) | BIT(SCALAR), BIT(HOST) | BIT(SCALAR)},
+};
+
+static zinf_status check_operand(const zinf_plan *plan, uint32_t index, unsigned slot,
+                                 uint64_t count, zinf_error *err)
+{
+    const zinf_instr *instr = &plan->instrs[index];
+    const zinf_operand *operand = &plan->operands[instr->operand0 + slot];
+    const uint64_t element = zinf_dtype_bytes(operand->dtype);
+    unsigned allowed = slot == 0 ? tiers_of[instr->queue].first : tiers_of[instr->queue].others;
+    uint64_t span, end;
+
+    if (operand->value != ZINF_NONE && operand->value >= plan->n_values)
+        return REFUSE(HERE "operand %u is value %" PRIu32 " of %" PRIu32, HERE_ARGS, slot,
+                      operand->value, plan->n_values);
+    if (operand->bytes == 0)
+        return ZINF_OK;
+    if (operand->tier >= ZINF_N_TIERS || element == 0)
+        return REFUSE(HERE "operand %u has tier %u, element type %u", HERE_ARGS, slot,
+                      operand->tier, operand->dtype);
+    if (instr->queue == ZINF_QUEUE_UPDATE && plan->machine.unified)
+        allowed |= BIT(DEVICE);
+    if (!(allowed >> operand->tier & 1))
+        return REFUSE(HERE "operand %u is in tier %s, which queue %s does not reach there",
+                      HERE_ARGS, slot, zinf_tier_name(operand->tier),
+                      zinf_queue_name(instr->queue));
+    if ((operand->tier == ZINF_TIER_SCALAR) != (operand->dtype == ZINF_F64))
+        return REFUSE(HERE "operand %u: scalars are F64, and nothing else is", HERE_ARGS, slot);
+    if (operand->rows == 0 || operand->cols == 0 || operand->ld < operand->cols ||
+        __builtin_mul_overflow(operand->rows - 1, operand->ld, &span) ||
+        __builtin_add_overflow(span, operand->cols, &span) ||
+        __builtin_mul_overflow(span, element, &span) || span != operand->bytes)
+        return REFUSE(HERE "operand %u: [%" PRIu64 "][%" PRIu64 "], ld %" PRIu64 " of %s are "
+                      "not %" PRIu64 " bytes", HERE_ARGS, slot, operand->rows, operand->cols,
+                      operand->ld, zinf_dtype_name(operand->dtype), operand->bytes);
+    const uint64_t arena = operand->tier == ZINF_TIER_SCALAR
+                               ? zinf_plan_scalar_bytes(plan)
+                               : plan->machine.arena_bytes[operand->tier];
+    if (__builtin_mul_overflow(operand->stride, count - 1, &end) ||
+        __builtin_add_overflow(end, operand->offset, &end) ||
+        __builtin_add_overflow(end, operand->bytes, &end) || end > arena)
+        return REFUSE(HERE "operand %u ends beyond the %s arena of %" PRIu64 " bytes (offset %"
+                      PRIu64 ", %" PRIu64 " bytes, stride %" PRIu64 ", %" PRIu64 " iterations)",
+                      HERE_ARGS, slot, zinf_tier_name(operand->tier), arena, operand->offset,
+                      operand->bytes, operand->stride, count);
+    const bool direct = instr->queue == ZINF_QUEUE_READ || instr->queue == ZINF_QUEUE_WRITE;
+    const uint64_t unit = direct ? ZINF_PAGE : element;
+    if (operand->offset % unit || operand->stride % unit ||
+        (direct && operand->bytes % ZINF_PAGE))
+        return REFUSE(HERE "operand %u: offset %" PRIu64 ", stride %" PRIu64 " and bytes %"
+                      PRIu64 " must be multiples of %" PRIu64, HERE_ARGS, slot, operand->offset,
+                      operand->stride, operand->bytes, unit);
+    return ZINF_OK;
+}
+
+static zinf_status check_instr(const zinf_plan *plan, uint32_t index, uint64_t count,
+                               zinf_error *err)
+{
+    const zinf_instr *instr = &plan->instrs[index];
+    const zinf_opcode_info *info = zinf_opcode_get(instr->opcode);
+
+    if (!info)
+        return REFUSE("instruction %" PRIu32 " has opcode %u of %d", index, instr->opcode,
+                      ZINF_N_OPCODES);
+    if (instr->name >= plan->n_strings)
+        return REFUSE("instruction %" PRIu32 " is named by string %" PRIu32 " of %" PRIu32,
+                      index, instr->name, plan->n_strings);
+    if (instr->queue >= ZINF_N_QUEUES || !strchr(info->queues, "CGUDRWP"[instr->queue]))
+        return REFUSE(HERE "may not run on queue %u (%s)", HERE_ARGS, instr->queue,
+                      zinf_queue_name(instr->queue));
+    if (instr->flags & ~ZINF_FLAG_ACCUMULATE || (instr->unit != ZINF_NONE &&
+                                                 instr->unit >= plan->n_units))
+        return REFUSE(HERE "has flags %u, unit %" PRIu32 " of %" PRIu32, HERE_ARGS,
+                      instr->flags, instr->unit, plan->n_units);
+    if (instr->n_operands != strlen(info->access) || instr->operand0 > plan->n_operands ||
+        instr->n_operands > plan->n_operands - instr->operand0)
+        return REFUSE(HERE "has operands %" PRIu32 " and %" PRIu32 " more, it takes %zu of %"
+                      PRIu32, HERE_ARGS, instr->operand0, instr->n_operands,
+                      strlen(info->access), plan->n_operands);
+    if (!(instr->cost_ns >= 0) || !isfinite(instr->cost_ns))
+        return REFUSE(HERE "costs %g ns", HERE_ARGS, instr->cost_ns);
+    for (unsigned slot = 0; slot < instr->n_operands; slot++)
+        if (check_operand(plan, index, slot, count, err))
+            return err->status;
+    return zinf_plan_check_shapes(plan, index, err);
+}
+
+static zinf_status check_wait(const zinf_plan *plan, uint32_t program_first, uint32_t index,
+                              const zinf_segment *segment, const zinf_wait *wait,
+                              zinf_error *err)
+{
+    const zinf_instr *instr = &plan->instrs[index];
+
+    if (wait->instr < program_first ||
+        wait->instr >= segment->first_instr + segment->n_instrs)
+        return REFUSE(HERE "waits for instruction %" PRIu32 ", which is not an earlier one of "
+                      "its program", HERE_ARGS, wait->instr);
+    if (plan->instrs[wait->instr].queue == instr->queue)
+        return REFUSE(HERE "waits for instruction %" PRIu32 " of its own queue", HERE_ARGS,
+                      wait->instr);
+    const bool same = wait->instr >= segment->first_instr;
+    if (wait->distance > MOST_COUNT || (!same && wait->distance != 0) ||
+        (same && wait->distance == 0 && wait->instr >= index))
+        return REFUSE(HERE "waits for instruction %" PRIu32 " at distance %" PRIu32
+                      ", which is not earlier", HERE_ARGS, wait->instr, wait->distance);
+    return ZINF_OK;
+}
+
+static zinf_status check_programs(const zinf_plan *plan, zinf_error *err)
+{
+    uint32_t next = 0;
+
+    for (uint32_t i = 0; i < plan->n_segments; i++) {
+        const zinf_segment *segment = &plan->segments[i];
+        if (segment->first_instr != next || segment->n_instrs > plan->n_instrs - next ||
+            segment->n_instrs == 0 || segment->count == 0 || segment->count > MOST_COUNT)
+            return REFUSE("segment %" PRIu32 " has instructions %" PRIu32 " and %" PRIu32
+                          " more, %" PRIu64 " times; it must follow its predecessor", i,
+                          segment->first_instr, segment->n_instrs, segment->count);
+        for (uint32_t k = 0; k < segment->n_instrs; k++)
+            if (check_instr(plan, next + k, segment->count, err))
+                return err->status;
+        next += segment->n_instrs;
+    }
+    if (next != plan->n_instrs)
+        return REFUSE("%" PRIu32 " instructions belong to no segment", plan->n_instrs - next);
+    for (int p = 0; p < ZINF_N_PROGRAMS; p++) {
+        const zinf_program *program = &plan->programs[p];
+        if (program->first_segment > plan->n_segments ||
+            program->n_segments > plan->n_segments - program->first_segment)
+            return REFUSE("program %s has segments %" PRIu32 " and %" PRIu32 " more of %" PRIu32,
+                          zinf_program_name((unsigned)p), program->first_segment,
+                          program->n_segments, plan->n_segments);
+        for (uint32_t s = 0; s < program->n_segments; s++) {
+            const zinf_segment *segment = &plan->segments[program->first_segment + s];
+            const uint32_t first = plan->segments[program->first_segment].first_instr;
+            for (uint32_t k = 0; k < segment->n_instrs; k++) {
+                const uint32_t index = segment->first_instr + k;
+                const zinf_instr *instr = &plan->instrs[index];
+                if (instr->wait0 > plan->n_waits || instr->n_waits > plan->n_waits - instr->wait0)
+                    return REFUSE(HERE "has waits %" PRIu32 " and %" PRIu32 " more of %" PRIu32,
+                                  HERE_ARGS, instr->wait0, instr->n_waits, plan->n_waits);
+                for (uint32_t w = 0; w < instr->n_waits; w++)
+                    if (check_wait(plan, first, index, segment, &plan->waits[instr->wait0 + w],
+                                   err))
+                        return err->status;
+            }
+        }
+    }
+    return ZINF_OK;
+}
+
+zinf_status zinf_plan_validate(const zinf_plan *plan, zinf_error *err)
+{
+    if (check_fixed(plan, err) || check_strings(plan, err) || check_units(plan, err))
+        return err->status;
+    return check_programs(plan, err);
+}

@@ -1,0 +1,225 @@
+/* runtime/timeline.c - see timeline.h. */
+#include "runtime/timeline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { UNROLL = 3 };
+
+typedef struct simulation {
+    const zinf_plan *plan;
+    const zinf_program *program;
+    uint32_t unroll;
+    /* instances in program order, and per queue the indices of its own */
+    zinf_event *events;
+    uint32_t *segments; /* [events] */
+    uint32_t *order[ZINF_N_QUEUES];
+    uint32_t n_events, n_order[ZINF_N_QUEUES];
+    uint32_t next[ZINF_N_QUEUES];   /* head of each queue */
+    uint8_t *finished;              /* [events] */
+    uint32_t *first_event;          /* [segments of the program] */
+} simulation;
+
+static uint64_t iterations(const simulation *s, uint32_t segment)
+{
+    uint64_t count = s->plan->segments[segment].count;
+
+    return count < s->unroll ? count : s->unroll;
+}
+
+/* The event that an instance waits for, or ZINF_NONE if there is none. */
+static uint32_t wait_event(const simulation *s, uint32_t event, const zinf_wait *wait)
+{
+    for (uint32_t g = 0; g < s->program->n_segments; g++) {
+        const uint32_t segment = s->program->first_segment + g;
+        const zinf_segment *seg = &s->plan->segments[segment];
+        if (wait->instr < seg->first_instr || wait->instr - seg->first_instr >= seg->n_instrs)
+            continue;
+        uint64_t iteration = iterations(s, segment) - 1;
+        if (segment == s->segments[event]) {
+            if (s->events[event].iteration < wait->distance)
+                return ZINF_NONE;
+            iteration = s->events[event].iteration - wait->distance;
+        }
+        return s->first_event[g] + (uint32_t)iteration * seg->n_instrs +
+               (wait->instr - seg->first_instr);
+    }
+    return ZINF_NONE;
+}
+
+static bool ready(const simulation *s, uint32_t event)
+{
+    const zinf_instr *instr = &s->plan->instrs[s->events[event].instr];
+
+    for (uint32_t w = 0; w < instr->n_waits; w++) {
+        uint32_t target = wait_event(s, event, &s->plan->waits[instr->wait0 + w]);
+        if (target != ZINF_NONE && !s->finished[target])
+            return false;
+    }
+    return true;
+}
+
+/* Groups of queues that share a resource; 0: a resource of its own. */
+static int group(const zinf_plan *plan, int queue)
+{
+    switch (queue) {
+    case ZINF_QUEUE_COMPUTE:
+    case ZINF_QUEUE_UPDATE:
+    case ZINF_QUEUE_UPLOAD:
+    case ZINF_QUEUE_DOWNLOAD:
+        return plan->machine.shared_cores ? 1 : 0;
+    case ZINF_QUEUE_READ:
+    case ZINF_QUEUE_WRITE:
+        return plan->machine.overlap_read_write ? 0 : 2;
+    default:
+        return 0;
+    }
+}
+
+static bool run(simulation *s, double *ret_total)
+{
+    double now = 0, left[ZINF_N_QUEUES] = {0};
+    bool active[ZINF_N_QUEUES] = {false};
+    uint32_t done = 0;
+
+    while (done < s->n_events) {
+        int sharing[3] = {0}, n_active = 0;
+        for (int q = 0; q < ZINF_N_QUEUES; q++) {
+            if (!active[q] && s->next[q] < s->n_order[q] &&
+                ready(s, s->order[q][s->next[q]])) {
+                zinf_event *event = &s->events[s->order[q][s->next[q]]];
+                active[q] = true;
+                left[q] = s->plan->instrs[event->instr].cost_ns;
+                event->start_ns = now;
+            }
+            n_active += active[q];
+            sharing[group(s->plan, q)] += active[q];
+        }
+        if (!n_active)
+            return false;
+        double rate[ZINF_N_QUEUES], step = -1;
+        for (int q = 0; q < ZINF_N_QUEUES; q++) {
+            int g = group(s->plan, q);
+            rate[q] = g && sharing[g] > 1 ? 1.0 / sharing[g] : 1.0;
+            if (active[q] && (step < 0 || left[q] / rate[q] < step))
+                step = left[q] / rate[q];
+        }
+        now += step;
+        for (int q = 0; q < ZINF_N_QUEUES; q++) {
+            if (!active[q])
+                continue;
+            /* Whoever set the step is finished, whatever rounding says. */
+            bool finished = left[q] / rate[q] <= step;
+            left[q] -= step * rate[q];
+            if (!finished)
+                continue;
+            uint32_t event = s->order[q][s->next[q]++];
+            s->events[event].end_ns = now;
+            s->finished[event] = 1;
+            active[q] = false;
+            done++;
+        }
+    }
+    *ret_total = now;
+    return true;
+}
+
+static void release(simulation *s)
+{
+    free(s->events);
+    free(s->segments);
+    free(s->finished);
+    free(s->first_event);
+    for (int q = 0; q < ZINF_N_QUEUES; q++)
+        free(s->order[q]);
+}
+
+static zinf_status simulate(const zinf_plan *plan, zinf_program_kind kind, uint32_t unroll,
+                            simulation *ret, double *ret_total, zinf_error *err)
+{
+    simulation s = {.plan = plan, .program = &plan->programs[kind], .unroll = unroll};
+    uint64_t n = 0;
+    bool ok = true;
+
+    for (uint32_t g = 0; g < s.program->n_segments; g++)
+        n += iterations(&s, s.program->first_segment + g) *
+             plan->segments[s.program->first_segment + g].n_instrs;
+    s.events = calloc(n + 1, sizeof *s.events);
+    s.segments = calloc(n + 1, sizeof *s.segments);
+    s.finished = calloc(n + 1, 1);
+    s.first_event = calloc(s.program->n_segments + 1, sizeof *s.first_event);
+    for (int q = 0; q < ZINF_N_QUEUES; q++) {
+        s.order[q] = calloc(n + 1, sizeof *s.order[q]);
+        ok = ok && s.order[q];
+    }
+    if (!ok || !s.events || !s.segments || !s.finished || !s.first_event) {
+        release(&s);
+        return zinf_fail(err, ZINF_MACHINE, "out of memory while simulating the plan");
+    }
+    for (uint32_t g = 0; g < s.program->n_segments; g++) {
+        const uint32_t segment = s.program->first_segment + g;
+        s.first_event[g] = s.n_events;
+        for (uint64_t i = 0; i < iterations(&s, segment); i++)
+            for (uint32_t k = 0; k < plan->segments[segment].n_instrs; k++) {
+                uint32_t instr = plan->segments[segment].first_instr + k;
+                int queue = plan->instrs[instr].queue;
+                s.order[queue][s.n_order[queue]++] = s.n_events;
+                s.segments[s.n_events] = segment;
+                s.events[s.n_events++] = (zinf_event){.instr = instr, .iteration = i};
+            }
+    }
+    if (!run(&s, ret_total)) {
+        release(&s);
+        return zinf_fail(err, ZINF_DOES_NOT_FIT,
+                         "program \"%s\" deadlocks: no queue can go on (C5)",
+                         zinf_program_name(kind));
+    }
+    *ret = s;
+    return ZINF_OK;
+}
+
+zinf_status zinf_timeline_run(const zinf_plan *plan, zinf_program_kind program,
+                              zinf_timeline *ret_timeline, zinf_error *err)
+{
+    const zinf_program *p = &plan->programs[program];
+    zinf_timeline t = {0};
+    simulation s;
+    uint64_t rest = 0; /* iterations of loops that were not simulated */
+
+    if (simulate(plan, program, UNROLL, &s, &t.total_ns, err) != ZINF_OK)
+        return err->status;
+    for (uint32_t g = 0; g < p->n_segments; g++) {
+        const zinf_segment *segment = &plan->segments[p->first_segment + g];
+        if (segment->count > UNROLL)
+            rest = segment->count - UNROLL;
+        for (uint32_t i = 0; i < segment->n_instrs; i++) {
+            const zinf_instr *instr = &plan->instrs[segment->first_instr + i];
+            t.busy_ns[instr->queue] += instr->cost_ns * (double)segment->count;
+        }
+    }
+    if (rest) {
+        simulation shorter;
+        double total;
+        if (simulate(plan, program, UNROLL - 1, &shorter, &total, err) != ZINF_OK) {
+            release(&s);
+            return err->status;
+        }
+        release(&shorter);
+        t.total_ns += (t.total_ns - total) * (double)rest;
+    }
+    for (int q = 0; q < ZINF_N_QUEUES; q++) /* an extrapolation may round below a busy queue */
+        if (t.total_ns < t.busy_ns[q])
+            t.total_ns = t.busy_ns[q];
+    t.events = s.events;
+    t.n_events = s.n_events;
+    s.events = NULL;
+    release(&s);
+    *ret_timeline = t;
+    return ZINF_OK;
+}
+
+void zinf_timeline_free(zinf_timeline *timeline)
+{
+    free(timeline->events);
+    *timeline = (zinf_timeline){0};
+}
