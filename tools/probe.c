@@ -292,7 +292,8 @@ static void write_cluster(FILE *out, const probe_options *options, uint64_t avai
     }
     fprintf(out, "    peak: {fp32: %.2f GFLOP/s, bf16: %.2f GFLOP/s}\n",
             compute->peak_f32 / 1e9, compute->peak_bf16 / 1e9);
-    fprintf(out, "    attention: %.2f GFLOP/s\n", compute->attention / 1e9);
+    fprintf(out, "    attention: %.2f GFLOP/s # in bf16; in fp32 %.2f\n",
+            compute->attention / 1e9, compute->attention_f32 / 1e9);
     fprintf(out, "    bandwidth: %.3f GB/s\n", compute->bandwidth / 1e9);
     fprintf(out, "  host:\n    memory: ");
     print_size(out, memory);
@@ -372,6 +373,10 @@ static zinf_status probe(const probe_options *options, zinf_error *err)
     if (available_bytes < (uint64_t)256 << 20)
         return zinf_fail(err, ZINF_MACHINE, "%" PRIu64 " MiB of memory are available, 256 are"
                          " needed to measure it", available_bytes >> 20);
+    double load;
+    if (getloadavg(&load, 1) == 1 && load > 0.5)
+        fprintf(stderr, "zinf-probe: warning: the load is %.1f: other programs are running, and"
+                " the numbers will be too low\n", load);
     /* The output file and storage first: what can be wrong is known before the minute is over. */
     if (options->output && !can_write(options->output, &is_new))
         return zinf_fail(err, ZINF_MACHINE, "\"%s\": %s: give -o a file that can be written",

@@ -32,7 +32,7 @@ typedef struct probe_rate {
 
 typedef struct probe_compute {
     double peak_f32, peak_bf16; /* FLOP/s, best shape's median */
-    double attention;           /* FLOP/s, causal: masked pairs are not counted */
+    double attention, attention_f32; /* FLOP/s, masked pairs not counted; the first in bf16 */
     double bandwidth;           /* bytes/s read and written, triad, all threads */
     double adam;                /* params/s */
     double copy;                /* bytes/s copied between two arenas by one thread */
