@@ -29,7 +29,8 @@ typedef enum zinf_state_array { ZINF_STATE_MASTER, ZINF_STATE_M, ZINF_STATE_V, Z
 typedef struct zinf_checkpoint_writer zinf_checkpoint_writer;
 typedef struct zinf_checkpoint_reader zinf_checkpoint_reader;
 
-/* Creates the temporary directory and files of full size (free space is checked first). */
+/* Creates the temporary directory and files of full size (free space is checked first). DIR is
+ * created if its parent exists, and locked until commit. The plan must outlive the writer. */
 zinf_status zinf_checkpoint_create(const char *directory, const zinf_plan *plan,
                                    const zinf_progress *progress,
                                    zinf_checkpoint_writer **ret_writer, zinf_error *err);
@@ -42,7 +43,8 @@ zinf_status zinf_checkpoint_commit(zinf_checkpoint_writer *writer, zinf_error *e
 void zinf_checkpoint_abandon(zinf_checkpoint_writer *writer); /* removes the temporary; NULL ok */
 
 /* Opens the checkpoint that DIR/latest names (or DIR itself if it holds a manifest). Checks the
- * manifest, each file's size and checksum, and that tensors and model equal the plan's. */
+ * manifest, each file's size and checksum, and that tensors and model equal the plan's (which
+ * must outlive the reader). */
 zinf_status zinf_checkpoint_open(const char *directory, const zinf_plan *plan,
                                  zinf_checkpoint_reader **ret_reader,
                                  zinf_progress *ret_progress, zinf_error *err);

@@ -1,0 +1,587 @@
+/* runtime/checkpoint.c - the writer of checkpoints; see checkpoint.h for the promise and
+ * checkpoint_format.h for the format.
+ *
+ * One writer a directory (flock on the directory itself). It builds DIR/.zinf-writing and renames
+ * that; a checkpoint to be removed is renamed to DIR/.zinf-removing first. What a killed run left
+ * under these two names is cleaned by the next writer. Only directories that hold nothing but our
+ * files are ever removed.
+ */
+#include "runtime/checkpoint_format.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#define XXH_STATIC_LINKING_ONLY
+#include <xxhash.h>
+
+#define WRITING ".zinf-writing"
+#define REMOVING ".zinf-removing"
+#define NEW_LATEST ".zinf-latest"
+enum { HEADER_ALIGN = 4096, STEP_NAME = 32 };
+
+typedef struct extent {
+    uint64_t first, end; /* elements */
+} extent;
+
+/* What was put of one array of one tensor. */
+typedef struct track {
+    extent *extents; /* sorted, apart from each other */
+    uint32_t n, room;
+    uint64_t hashed; /* elements from 0 that are in the checksum */
+    XXH64_state_t sum;
+} track;
+
+struct zinf_checkpoint_writer {
+    const zinf_plan *plan;
+    zinf_progress progress;
+    char *directory;
+    char step_name[STEP_NAME];
+    int dir_fd, temp_fd, fds[ZINF_N_STATES];
+    uint64_t data_at[ZINF_N_STATES], header_sums[ZINF_N_STATES];
+    uint64_t *offsets; /* [n_tensors + 1] */
+    track *tracks;     /* [n_tensors][ZINF_N_STATES] */
+};
+
+static const char *const our_files[] = {
+    ZINF_MANIFEST_NAME, "master.safetensors", "m.safetensors", "v.safetensors"};
+enum { N_OUR_FILES = 4 };
+
+static zinf_status fail_on(const zinf_checkpoint_writer *w, const char *what, const char *name,
+                           zinf_error *err)
+{
+    return zinf_fail(err, ZINF_MACHINE, "checkpoint: %s \"%s\" in \"%s\": %s", what, name,
+                     w->directory, strerror(errno));
+}
+
+/* ---- removing ---- */
+
+static bool holds_only_ours(int fd)
+{
+    int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = copy < 0 ? NULL : fdopendir(copy);
+    bool only = d != NULL;
+
+    if (!d && copy >= 0)
+        close(copy);
+    for (struct dirent *entry; only && (entry = readdir(d));) {
+        bool ours = !strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..");
+        for (int i = 0; i < N_OUR_FILES; i++)
+            ours |= !strcmp(entry->d_name, our_files[i]);
+        only = ours;
+    }
+    if (d)
+        closedir(d);
+    return only;
+}
+
+/* Leaves alone what is not there, is no directory, or holds anything of somebody else's. */
+static void remove_ours(int dir_fd, const char *name)
+{
+    int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+
+    if (fd < 0)
+        return;
+    if (holds_only_ours(fd)) {
+        for (int i = 0; i < N_OUR_FILES; i++)
+            unlinkat(fd, our_files[i], 0);
+        unlinkat(dir_fd, name, AT_REMOVEDIR);
+    }
+    close(fd);
+}
+
+/* The step of a name "step-<n>", without leading zeros; false for any other. */
+static bool parse_step(const char *name, uint64_t *ret_step)
+{
+    char again[STEP_NAME];
+
+    if (strncmp(name, "step-", 5))
+        return false;
+    *ret_step = strtoull(name + 5, NULL, 10);
+    snprintf(again, sizeof again, "step-%" PRIu64, *ret_step);
+    return !strcmp(again, name);
+}
+
+static bool is_ours(int dir_fd, const char *name)
+{
+    int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    bool ours = fd >= 0 && !faccessat(fd, ZINF_MANIFEST_NAME, F_OK, 0) && holds_only_ours(fd);
+
+    if (fd >= 0)
+        close(fd);
+    return ours;
+}
+
+/* Of the steps before this one, the latest stays. A failure to remove fails nothing. */
+static void remove_older(const zinf_checkpoint_writer *w)
+{
+    uint64_t kept = 0, step;
+    int fd = openat(w->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+
+    if (!d) {
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
+    for (int pass = 0; pass < 2; pass++) {
+        rewinddir(d);
+        for (struct dirent *entry; (entry = readdir(d));) {
+            if (!parse_step(entry->d_name, &step) || step >= w->progress.step ||
+                !is_ours(w->dir_fd, entry->d_name))
+                continue;
+            if (!pass)
+                kept = step > kept ? step : kept;
+            else if (step < kept && !renameat(w->dir_fd, entry->d_name, w->dir_fd, REMOVING))
+                remove_ours(w->dir_fd, REMOVING);
+        }
+    }
+    closedir(d);
+}
+
+/* ---- create ---- */
+
+static zinf_status open_directory(zinf_checkpoint_writer *w, zinf_error *err)
+{
+    if (mkdir(w->directory, 0777) && errno != EEXIST)
+        return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: creating directory \"%s\": %s",
+                         w->directory, strerror(errno));
+    w->dir_fd = open(w->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (w->dir_fd < 0)
+        return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: directory \"%s\": %s", w->directory,
+                         strerror(errno));
+    if (flock(w->dir_fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+        return zinf_fail(err, ZINF_MACHINE, "checkpoint: another run is saving to \"%s\"; give "
+                         "each run its own directory", w->directory);
+    if (!faccessat(w->dir_fd, w->step_name, F_OK, AT_SYMLINK_NOFOLLOW) &&
+        !is_ours(w->dir_fd, w->step_name))
+        return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"%s\" in \"%s\" exists and is not "
+                         "only a checkpoint of ours; move it away", w->step_name, w->directory);
+    remove_ours(w->dir_fd, WRITING);
+    remove_ours(w->dir_fd, REMOVING);
+    if (mkdirat(w->dir_fd, WRITING, 0777))
+        return fail_on(w, "creating", WRITING, err);
+    w->temp_fd = openat(w->dir_fd, WRITING, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return w->temp_fd < 0 ? fail_on(w, "opening", WRITING, err) : ZINF_OK;
+}
+
+/* The length, the JSON and spaces up to a page, so that the data is aligned. */
+static zinf_status make_header(const zinf_checkpoint_writer *w, unsigned array, char **ret_bytes,
+                               uint64_t *ret_n, zinf_error *err)
+{
+    json_object *header = json_object_new_object(), *metadata = json_object_new_object();
+
+    json_object_object_add(metadata, "format", json_object_new_string(ZINF_CHECKPOINT_FORMAT));
+    json_object_object_add(metadata, "array", json_object_new_string(zinf_state_names[array]));
+    json_object_object_add(header, "__metadata__", metadata);
+    for (uint32_t i = 0; i < w->plan->n_tensors; i++) {
+        const zinf_tensor *t = &w->plan->tensors[i];
+        json_object *entry = json_object_new_object(), *range = json_object_new_array();
+        json_object_array_add(range, json_object_new_uint64(w->offsets[i]));
+        json_object_array_add(range, json_object_new_uint64(w->offsets[i + 1]));
+        json_object_object_add(entry, "dtype", json_object_new_string(zinf_dtype_name(ZINF_F32)));
+        json_object_object_add(entry, "shape", zinf_tensor_shape(t));
+        json_object_object_add(entry, "data_offsets", range);
+        if (json_object_object_get_ex(header, t->name, NULL)) {
+            json_object_put(entry);
+            json_object_put(header);
+            return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: the plan has two tensors \"%s\"",
+                             t->name);
+        }
+        json_object_object_add(header, t->name, entry);
+    }
+    const char *text = json_object_to_json_string_ext(
+        header, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
+    const uint64_t n = text ? strlen(text) : 0;
+    const uint64_t all = (8 + n + HEADER_ALIGN - 1) / HEADER_ALIGN * HEADER_ALIGN;
+    char *bytes = text && all <= ZINF_MAX_HEADER_BYTES ? malloc(all) : NULL;
+    if (bytes) {
+        const uint64_t length = all - 8;
+        memset(bytes, ' ', all);
+        memcpy(bytes, &length, 8);
+        memcpy(bytes + 8, text, n);
+        *ret_bytes = bytes;
+        *ret_n = all;
+    }
+    json_object_put(header);
+    return bytes ? ZINF_OK : zinf_fail(err, ZINF_MACHINE, "checkpoint: no memory for a header of %"
+                                       PRIu64 " bytes (limit %d)", all, ZINF_MAX_HEADER_BYTES);
+}
+
+static zinf_status refuse_full(const zinf_checkpoint_writer *w, uint64_t needed, zinf_error *err)
+{
+    struct statvfs fs;
+    uint64_t free_bytes = fstatvfs(w->dir_fd, &fs) ? 0 : (uint64_t)fs.f_bavail * fs.f_frsize;
+
+    return zinf_fail(err, ZINF_MACHINE, "checkpoint: \"%s\" needs %" PRIu64 " bytes, but its "
+                     "filesystem has %" PRIu64 " bytes free", w->directory, needed, free_bytes);
+}
+
+static zinf_status check_space(const zinf_checkpoint_writer *w, zinf_error *err)
+{
+    const uint64_t file = w->offsets[w->plan->n_tensors] + ZINF_MAX_HEADER_BYTES / 100;
+    const uint64_t needed = ZINF_N_STATES * file;
+    struct statvfs fs;
+    struct rlimit limit;
+
+    if (fstatvfs(w->dir_fd, &fs))
+        return fail_on(w, "free space of", ".", err);
+    if ((uint64_t)fs.f_bavail < needed / fs.f_frsize)
+        return refuse_full(w, needed, err);
+    /* Asked first because crossing it is a signal, not an error. */
+    if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur < file)
+        return zinf_fail(err, ZINF_MACHINE, "checkpoint: a file of \"%s\" needs %" PRIu64 " bytes, "
+                         "but files of this process are limited to %" PRIu64
+                         " bytes; raise it (ulimit -f)", w->directory, file,
+                         (uint64_t)limit.rlim_cur);
+    return ZINF_OK;
+}
+
+static zinf_status create_file(zinf_checkpoint_writer *w, unsigned array, zinf_error *err)
+{
+    const char *name = zinf_state_files[array];
+    char *header = NULL;
+    uint64_t n = 0;
+    int rc;
+
+    w->fds[array] = openat(w->temp_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (w->fds[array] < 0)
+        return fail_on(w, "creating", name, err);
+    if (make_header(w, array, &header, &n, err))
+        return err->status;
+    w->data_at[array] = n;
+    w->header_sums[array] = XXH64(header, n, 0);
+    const uint64_t bytes = n + w->offsets[w->plan->n_tensors];
+    do
+        rc = fallocate(w->fds[array], 0, 0, (off_t)bytes);
+    while (rc && errno == EINTR);
+    if (rc && errno == EOPNOTSUPP)
+        rc = ftruncate(w->fds[array], (off_t)bytes);
+    if (rc && (errno == ENOSPC || errno == EDQUOT))
+        refuse_full(w, bytes, err);
+    else if (rc)
+        fail_on(w, "reserving", name, err);
+    else
+        zinf_write_all(w->fds[array], header, n, 0, w->directory, name, err);
+    free(header);
+    return err->status;
+}
+
+zinf_status zinf_checkpoint_create(const char *directory, const zinf_plan *plan,
+                                   const zinf_progress *progress,
+                                   zinf_checkpoint_writer **ret_writer, zinf_error *err)
+{
+    const uint64_t n_tracks = (uint64_t)plan->n_tensors * ZINF_N_STATES;
+    zinf_checkpoint_writer *w = calloc(1, sizeof *w);
+
+    if (!w)
+        return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
+    w->plan = plan;
+    w->progress = *progress;
+    w->dir_fd = w->temp_fd = -1;
+    for (unsigned a = 0; a < ZINF_N_STATES; a++)
+        w->fds[a] = -1;
+    snprintf(w->step_name, sizeof w->step_name, "step-%" PRIu64, progress->step);
+    w->directory = strdup(directory);
+    w->offsets = calloc((size_t)plan->n_tensors + 1, sizeof *w->offsets);
+    w->tracks = calloc(n_tracks ? n_tracks : 1, sizeof *w->tracks);
+    if (!w->directory || !w->offsets || !w->tracks) {
+        zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
+        goto out;
+    }
+    for (uint64_t i = 0; i < n_tracks; i++)
+        XXH64_reset(&w->tracks[i].sum, 0);
+    if (zinf_checkpoint_layout(plan, w->offsets, err) || open_directory(w, err) ||
+        check_space(w, err))
+        goto out;
+    for (unsigned a = 0; a < ZINF_N_STATES; a++)
+        if (create_file(w, a, err))
+            goto out;
+    *ret_writer = w;
+    return ZINF_OK;
+out:
+    zinf_checkpoint_abandon(w);
+    return err->status;
+}
+
+/* ---- put ---- */
+
+/* Adds [first, end) to the sorted extents, joined with its neighbours; refuses overlap. */
+static zinf_status add_extent(track *t, uint64_t first, uint64_t end, const char *tensor,
+                              const char *array, zinf_error *err)
+{
+    uint32_t i = t->n; /* the first extent behind the new one; puts are mostly in order */
+
+    while (i > 0 && t->extents[i - 1].first >= end)
+        i--;
+    if (i > 0 && t->extents[i - 1].end > first)
+        return zinf_fail(err, ZINF_WRONG_RESULT, "checkpoint: elements %" PRIu64 " .. %" PRIu64
+                         " of \"%s\" (%s) overlap what was put before", first, end - 1, tensor,
+                         array);
+    const bool joins_before = i > 0 && t->extents[i - 1].end == first;
+    const bool joins_behind = i < t->n && t->extents[i].first == end;
+    if (joins_before && joins_behind) {
+        t->extents[i - 1].end = t->extents[i].end;
+        memmove(&t->extents[i], &t->extents[i + 1], (--t->n - i) * sizeof *t->extents);
+    } else if (joins_before) {
+        t->extents[i - 1].end = end;
+    } else if (joins_behind) {
+        t->extents[i].first = first;
+    } else {
+        if (t->n == t->room) {
+            const uint32_t room = t->room ? 2 * t->room : 4;
+            extent *more = realloc(t->extents, room * sizeof *more);
+            if (!more)
+                return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
+            t->extents = more;
+            t->room = room;
+        }
+        memmove(&t->extents[i + 1], &t->extents[i], (t->n++ - i) * sizeof *t->extents);
+        t->extents[i] = (extent){first, end};
+    }
+    return ZINF_OK;
+}
+
+zinf_status zinf_checkpoint_put(zinf_checkpoint_writer *w, uint32_t tensor,
+                                zinf_state_array array, uint64_t first, uint64_t n,
+                                const float *values, zinf_error *err)
+{
+    if (tensor >= w->plan->n_tensors || (unsigned)array >= ZINF_N_STATES)
+        return zinf_fail(err, ZINF_WRONG_RESULT, "checkpoint: no tensor %" PRIu32 ", array %d",
+                         tensor, (int)array);
+    const zinf_tensor *t = &w->plan->tensors[tensor];
+    const uint64_t n_elems = zinf_tensor_elems(t);
+    if (first > n_elems || n > n_elems - first)
+        return zinf_fail(err, ZINF_WRONG_RESULT, "checkpoint: %" PRIu64 " elements from %" PRIu64
+                         " are not inside \"%s\" of %" PRIu64, n, first, t->name, n_elems);
+    track *k = &w->tracks[(size_t)tensor * ZINF_N_STATES + array];
+    if (!n)
+        return ZINF_OK;
+    if (add_extent(k, first, first + n, t->name, zinf_state_names[array], err))
+        return err->status;
+    if (first == k->hashed) {
+        XXH64_update(&k->sum, values, n * sizeof *values);
+        k->hashed += n;
+    }
+    return zinf_write_all(w->fds[array], values, n * sizeof *values,
+                          w->data_at[array] + w->offsets[tensor] + first * sizeof *values,
+                          w->directory, zinf_state_files[array], err);
+}
+
+/* ---- commit ---- */
+
+static zinf_status check_complete(const zinf_checkpoint_writer *w, zinf_error *err)
+{
+    for (uint32_t i = 0; i < w->plan->n_tensors; i++)
+        for (unsigned a = 0; a < ZINF_N_STATES; a++) {
+            const track *k = &w->tracks[(size_t)i * ZINF_N_STATES + a];
+            const uint64_t n = zinf_tensor_elems(&w->plan->tensors[i]);
+            if (!n || (k->n == 1 && k->extents[0].end - k->extents[0].first == n))
+                continue;
+            const uint64_t missing = k->n && !k->extents[0].first ? k->extents[0].end : 0;
+            return zinf_fail(err, ZINF_WRONG_RESULT, "checkpoint: element %" PRIu64 " of \"%s\" "
+                             "(%s) was never put; nothing was saved in \"%s\"", missing,
+                             w->plan->tensors[i].name, zinf_state_names[a], w->directory);
+        }
+    return ZINF_OK;
+}
+
+/* What came in order is in the checksum already; the rest is read back. */
+static zinf_status finish_sums(zinf_checkpoint_writer *w, zinf_error *err)
+{
+    float *chunk = NULL;
+
+    for (uint32_t i = 0; i < w->plan->n_tensors; i++)
+        for (unsigned a = 0; a < ZINF_N_STATES; a++) {
+            track *k = &w->tracks[(size_t)i * ZINF_N_STATES + a];
+            const uint64_t n = zinf_tensor_elems(&w->plan->tensors[i]);
+            while (k->hashed < n) {
+                const uint64_t left = n - k->hashed, most = ZINF_CHUNK_BYTES / sizeof *chunk;
+                const uint64_t some = left < most ? left : most;
+                if (!chunk && !(chunk = malloc(ZINF_CHUNK_BYTES)))
+                    return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
+                if (zinf_read_all(w->fds[a], chunk, some * sizeof *chunk,
+                                  w->data_at[a] + w->offsets[i] + k->hashed * sizeof *chunk,
+                                  w->directory, zinf_state_files[a], err))
+                    goto out;
+                XXH64_update(&k->sum, chunk, some * sizeof *chunk);
+                k->hashed += some;
+            }
+        }
+out:
+    free(chunk);
+    return err->status;
+}
+
+static void add_sum(json_object *object, const char *name, uint64_t sum)
+{
+    char text[ZINF_SUM_DIGITS + 1];
+
+    zinf_sum_text(sum, text);
+    json_object_object_add(object, name, json_object_new_string(text));
+}
+
+static json_object *make_model(const zinf_model_info *model)
+{
+    json_object *object = json_object_new_object();
+
+    json_object_object_add(object, "name", json_object_new_string(model->name));
+    json_object_object_add(object, "family", json_object_new_string(model->family));
+    for (unsigned i = 0; i < zinf_n_model_fields; i++)
+        json_object_object_add(object, zinf_model_fields[i].name,
+                               json_object_new_uint64(zinf_model_field_value(model, i)));
+    return object;
+}
+
+static json_object *make_manifest(const zinf_checkpoint_writer *w)
+{
+    const uint64_t data_bytes = w->offsets[w->plan->n_tensors];
+    json_object *m = json_object_new_object(), *files = json_object_new_object();
+    json_object *tensors = json_object_new_array();
+    char scale[64];
+
+    json_object_object_add(m, "format", json_object_new_string(ZINF_CHECKPOINT_FORMAT));
+    json_object_object_add(m, "version", json_object_new_int(ZINF_CHECKPOINT_VERSION));
+    json_object_object_add(m, "step", json_object_new_uint64(w->progress.step));
+    json_object_object_add(m, "data_position", json_object_new_uint64(w->progress.data_position));
+    json_object_object_add(m, "seed", json_object_new_uint64(w->progress.seed));
+    snprintf(scale, sizeof scale, "%a", w->progress.loss_scale); /* to the bit */
+    json_object_object_add(m, "loss_scale", json_object_new_string(scale));
+    add_sum(m, "plan_hash", w->progress.plan_hash);
+    json_object_object_add(m, "model", make_model(&w->plan->model));
+    for (unsigned a = 0; a < ZINF_N_STATES; a++) {
+        json_object *file = json_object_new_object();
+        json_object_object_add(file, "bytes", json_object_new_uint64(w->data_at[a] + data_bytes));
+        add_sum(file, "header", w->header_sums[a]);
+        json_object_object_add(files, zinf_state_files[a], file);
+    }
+    json_object_object_add(m, "files", files);
+    for (uint32_t i = 0; i < w->plan->n_tensors; i++) {
+        json_object *tensor = json_object_new_object();
+        const char *name = w->plan->tensors[i].name;
+        json_object_object_add(tensor, "name", json_object_new_string(name));
+        json_object_object_add(tensor, "shape", zinf_tensor_shape(&w->plan->tensors[i]));
+        for (unsigned a = 0; a < ZINF_N_STATES; a++)
+            add_sum(tensor, zinf_state_names[a],
+                    XXH64_digest(&w->tracks[(size_t)i * ZINF_N_STATES + a].sum));
+        json_object_array_add(tensors, tensor);
+    }
+    json_object_object_add(m, "tensors", tensors);
+    add_sum(m, "checksum", 0);
+    return m;
+}
+
+static zinf_status write_synced(const zinf_checkpoint_writer *w, int dir_fd, const char *name,
+                                const char *text, uint64_t n, zinf_error *err)
+{
+    int fd = openat(dir_fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+
+    if (fd < 0)
+        return fail_on(w, "creating", name, err);
+    if (!zinf_write_all(fd, text, n, 0, w->directory, name, err) && fsync(fd))
+        fail_on(w, "syncing", name, err);
+    if (close(fd))
+        fail_on(w, "closing", name, err);
+    return err->status;
+}
+
+static zinf_status write_manifest(const zinf_checkpoint_writer *w, zinf_error *err)
+{
+    json_object *manifest = make_manifest(w);
+    const char *text = json_object_to_json_string_ext(
+        manifest, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED |
+                      JSON_C_TO_STRING_NOSLASHESCAPE);
+    const size_t n = text ? strlen(text) : 0;
+    char *copy = text ? malloc(n + 2) : NULL;
+
+    if (copy) {
+        memcpy(copy, text, n);
+        memcpy(copy + n, "\n", 2);
+        /* The text ends with the 16 digits and ZINF_MANIFEST_END. */
+        const size_t at = n + 1 - strlen(ZINF_MANIFEST_END) - ZINF_SUM_DIGITS;
+        char sum[ZINF_SUM_DIGITS + 1];
+        zinf_sum_text(XXH64(copy, at, 0), sum);
+        memcpy(copy + at, sum, ZINF_SUM_DIGITS);
+        write_synced(w, w->temp_fd, ZINF_MANIFEST_NAME, copy, n + 1, err);
+    } else {
+        zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
+    }
+    free(copy);
+    json_object_put(manifest);
+    return err->status;
+}
+
+/* A checkpoint of the same step, from before a resume, changes places with the new one. */
+static zinf_status publish(const zinf_checkpoint_writer *w, zinf_error *err)
+{
+    char text[STEP_NAME + 1];
+
+    for (unsigned a = 0; a < ZINF_N_STATES; a++)
+        if (fsync(w->fds[a]))
+            return fail_on(w, "syncing", zinf_state_files[a], err);
+    if (fsync(w->temp_fd))
+        return fail_on(w, "syncing", WRITING, err);
+    if (renameat2(w->dir_fd, WRITING, w->dir_fd, w->step_name, RENAME_NOREPLACE)) {
+        /* EINVAL: a filesystem without the flags; a plain rename replaces no full directory. */
+        int rc = errno == EINVAL
+            ? renameat(w->dir_fd, WRITING, w->dir_fd, w->step_name)
+            : errno == EEXIST
+            ? renameat2(w->dir_fd, WRITING, w->dir_fd, w->step_name, RENAME_EXCHANGE) : -1;
+        if (rc)
+            return fail_on(w, "renaming the new checkpoint to", w->step_name, err);
+    }
+    if (fsync(w->dir_fd))
+        return fail_on(w, "syncing", ".", err);
+    const int n = snprintf(text, sizeof text, "%s\n", w->step_name);
+    if (write_synced(w, w->dir_fd, NEW_LATEST, text, (uint64_t)n, err))
+        return err->status;
+    if (renameat(w->dir_fd, NEW_LATEST, w->dir_fd, ZINF_LATEST_NAME))
+        return fail_on(w, "renaming to", ZINF_LATEST_NAME, err);
+    if (fsync(w->dir_fd))
+        return fail_on(w, "syncing", ".", err);
+    return ZINF_OK;
+}
+
+zinf_status zinf_checkpoint_commit(zinf_checkpoint_writer *w, zinf_error *err)
+{
+    zinf_status status = ZINF_OK;
+
+    if (check_complete(w, err) || finish_sums(w, err) || write_manifest(w, err) ||
+        publish(w, err))
+        status = err->status;
+    else
+        remove_older(w);
+    zinf_checkpoint_abandon(w); /* nothing to remove, or what an exchange left, or the failed */
+    return status;
+}
+
+void zinf_checkpoint_abandon(zinf_checkpoint_writer *w)
+{
+    if (!w)
+        return;
+    for (unsigned a = 0; a < ZINF_N_STATES; a++)
+        if (w->fds[a] >= 0)
+            close(w->fds[a]);
+    if (w->temp_fd >= 0) {
+        close(w->temp_fd);
+        remove_ours(w->dir_fd, WRITING);
+        unlinkat(w->dir_fd, NEW_LATEST, 0);
+    }
+    if (w->dir_fd >= 0)
+        close(w->dir_fd); /* and the lock with it */
+    for (uint64_t i = 0; w->tracks && i < (uint64_t)w->plan->n_tensors * ZINF_N_STATES; i++)
+        free(w->tracks[i].extents);
+    free(w->tracks);
+    free(w->offsets);
+    free(w->directory);
+    free(w);
+}

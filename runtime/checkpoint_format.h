@@ -1,0 +1,62 @@
+/* runtime/checkpoint_format.h - what writer and reader of checkpoints share: names, the layout of
+ * the safetensors files, and whole reads and writes. Internal to checkpoints.
+ *
+ * manifest.json, in this order: format, version, step, data_position, seed, loss_scale, plan_hash,
+ * model {}, files {name: {bytes, header}}, tensors [{name, shape, master, m, v}], checksum.
+ * Every checksum is xxh64 with seed 0 as 16 hex digits: `header` of a file's bytes before its
+ * data, `master`, `m`, `v` of that array of the tensor, `checksum` of all of the manifest before
+ * its own digits. Together they cover every byte of the four files.
+ */
+#ifndef ZINF_RUNTIME_CHECKPOINT_FORMAT_H
+#define ZINF_RUNTIME_CHECKPOINT_FORMAT_H
+
+#include <json-c/json.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/checkpoint.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "checkpoints are written in the machine's byte order, which must be little endian"
+#endif
+
+#define ZINF_CHECKPOINT_FORMAT "zinf checkpoint"
+enum {
+    ZINF_CHECKPOINT_VERSION = 1,
+    ZINF_SUM_DIGITS = 16,
+    ZINF_CHUNK_BYTES = 1 << 22,          /* of what is read for a checksum at once */
+    ZINF_MAX_HEADER_BYTES = 100000000    /* of a safetensors header, by its specification */
+};
+#define ZINF_MANIFEST_NAME "manifest.json"
+#define ZINF_LATEST_NAME "latest"
+#define ZINF_MANIFEST_END "\"\n}\n" /* what follows the manifest's own checksum */
+
+extern const char *const zinf_state_names[ZINF_N_STATES]; /* "master", "m", "v" */
+extern const char *const zinf_state_files[ZINF_N_STATES]; /* "master.safetensors", .. */
+
+/* The integer members of "model", after name and family. */
+typedef struct zinf_model_field {
+    const char *name;
+    size_t offset; /* in zinf_model_info */
+} zinf_model_field;
+extern const zinf_model_field zinf_model_fields[];
+extern const unsigned zinf_n_model_fields;
+uint64_t zinf_model_field_value(const zinf_model_info *model, unsigned field);
+
+uint64_t zinf_tensor_elems(const zinf_tensor *tensor); /* checked by zinf_checkpoint_layout */
+
+/* Byte offset of each tensor in the data, in the order of the plan: ret_offsets[n_tensors + 1],
+ * the last one the bytes of all. Refuses sizes beyond 63 bits. */
+zinf_status zinf_checkpoint_layout(const zinf_plan *plan, uint64_t *ret_offsets, zinf_error *err);
+
+json_object *zinf_tensor_shape(const zinf_tensor *tensor);
+
+void zinf_sum_text(uint64_t sum, char ret_text[ZINF_SUM_DIGITS + 1]);
+
+/* All bytes or an error that names the file (in `directory`), offset and length. */
+zinf_status zinf_write_all(int fd, const void *bytes, uint64_t n, uint64_t offset,
+                           const char *directory, const char *name, zinf_error *err);
+zinf_status zinf_read_all(int fd, void *ret_bytes, uint64_t n, uint64_t offset,
+                          const char *directory, const char *name, zinf_error *err);
+
+#endif

@@ -1,0 +1,509 @@
+/* runtime/checkpoint_read.c - the reader of checkpoints; see checkpoint.h and
+ * checkpoint_format.h. Opening checks every byte of the four files, in chunks of 4 MiB.
+ */
+#include "runtime/checkpoint_format.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define XXH_STATIC_LINKING_ONLY
+#include <xxhash.h>
+
+static const uint64_t max_manifest_bytes = 256u << 20;
+
+struct zinf_checkpoint_reader {
+    const zinf_plan *plan;
+    char *directory; /* the checkpoint's own */
+    int dir_fd, fds[ZINF_N_STATES];
+    uint64_t *at[ZINF_N_STATES]; /* [n_tensors]: byte offset in its file */
+};
+
+static zinf_status refuse(const zinf_checkpoint_reader *r, zinf_error *err, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Something is wrong with the files' contents. */
+static zinf_status refuse(const zinf_checkpoint_reader *r, zinf_error *err, const char *format, ...)
+{
+    char text[700];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint \"%s\": %s", r->directory, text);
+}
+
+/* ---- finding it ---- */
+
+static zinf_status follow_latest(zinf_checkpoint_reader *r, zinf_error *err)
+{
+    char name[64];
+    int fd = openat(r->dir_fd, ZINF_LATEST_NAME, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+    if (fd < 0 && errno == ENOENT)
+        return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"%s\" holds no checkpoint: neither "
+                         "\"%s\" nor \"%s\" is there", r->directory, ZINF_LATEST_NAME,
+                         ZINF_MANIFEST_NAME);
+    ssize_t n = fd < 0 ? -1 : read(fd, name, sizeof name - 1);
+    if (n < 0)
+        zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: reading \"%s\" in \"%s\": %s",
+                  ZINF_LATEST_NAME, r->directory, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    if (n < 0)
+        return err->status;
+    name[n] = 0;
+    const size_t digits = strncmp(name, "step-", 5) ? 0 : strspn(name + 5, "0123456789");
+    if (!digits || strcmp(name + 5 + digits, "\n"))
+        return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"%s\" in \"%s\" does not name a step "
+                         "(\"step-<n>\" and a line end): it is damaged; name the directory of a "
+                         "step instead", ZINF_LATEST_NAME, r->directory);
+    name[5 + digits] = 0;
+    fd = openat(r->dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"%s\" in \"%s\" names \"%s\", which "
+                         "cannot be opened: %s", ZINF_LATEST_NAME, r->directory, name,
+                         strerror(errno));
+    close(r->dir_fd);
+    r->dir_fd = fd;
+    char *joined;
+    if (asprintf(&joined, "%s/%s", r->directory, name) < 0)
+        return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
+    free(r->directory);
+    r->directory = joined;
+    return ZINF_OK;
+}
+
+static zinf_status find(zinf_checkpoint_reader *r, zinf_error *err)
+{
+    r->dir_fd = open(r->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (r->dir_fd < 0 && errno == ENOENT)
+        return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: directory \"%s\" does not exist",
+                         r->directory);
+    if (r->dir_fd < 0)
+        return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: directory \"%s\": %s", r->directory,
+                         strerror(errno));
+    return faccessat(r->dir_fd, ZINF_MANIFEST_NAME, F_OK, 0) ? follow_latest(r, err) : ZINF_OK;
+}
+
+static zinf_status open_file(const zinf_checkpoint_reader *r, const char *name, int *ret_fd,
+                             uint64_t *ret_bytes, zinf_error *err)
+{
+    struct stat st;
+    int fd = openat(r->dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+    if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+        refuse(r, err, "\"%s\" cannot be opened: %s", name,
+               fd < 0 ? strerror(errno) : "not a regular file");
+        if (fd >= 0)
+            close(fd);
+        return err->status;
+    }
+    *ret_fd = fd;
+    *ret_bytes = (uint64_t)st.st_size;
+    return ZINF_OK;
+}
+
+/* ---- JSON ---- */
+
+/* All of text must be one object. Free with json_object_put. */
+static zinf_status parse(const zinf_checkpoint_reader *r, const char *name, const char *text,
+                         uint64_t n, json_object **ret_object, zinf_error *err)
+{
+    json_tokener *tokener = json_tokener_new_ex(8);
+    if (!tokener)
+        return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
+    json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
+    json_object *object = json_tokener_parse_ex(tokener, text, (int)n);
+    const enum json_tokener_error error = json_tokener_get_error(tokener);
+    const size_t end = json_tokener_get_parse_end(tokener);
+    json_tokener_free(tokener);
+
+    const bool all = object && end + strspn(text + end, " \n") == n;
+    if (error == json_tokener_success && all && json_object_is_type(object, json_type_object)) {
+        *ret_object = object;
+        return ZINF_OK;
+    }
+    json_object_put(object);
+    return refuse(r, err, "\"%s\" is not well-formed JSON: %s near byte %zu", name,
+                  error == json_tokener_success    ? "something follows or it is no object"
+                  : error == json_tokener_continue ? "it ends early"
+                                                : json_tokener_error_desc(error), end);
+}
+
+/* The member of that type, or an error. */
+static json_object *member(const zinf_checkpoint_reader *r, json_object *object, const char *name,
+                           json_type type, const char *where, zinf_error *err)
+{
+    json_object *value;
+
+    if (json_object_object_get_ex(object, name, &value) && json_object_is_type(value, type))
+        return value;
+    refuse(r, err, "\"%s\" of %s is missing or no %s", name, where, json_type_to_name(type));
+    return NULL;
+}
+
+static zinf_status get_uint(const zinf_checkpoint_reader *r, json_object *object, const char *name,
+                            const char *where, uint64_t *ret_value, zinf_error *err)
+{
+    json_object *value = member(r, object, name, json_type_int, where, err);
+
+    if (!value)
+        return err->status;
+    if (json_object_get_int64(value) < 0)
+        return refuse(r, err, "\"%s\" of %s is negative", name, where);
+    *ret_value = json_object_get_uint64(value);
+    return ZINF_OK;
+}
+
+static zinf_status get_sum(const zinf_checkpoint_reader *r, json_object *object, const char *name,
+                           const char *where, uint64_t *ret_sum, zinf_error *err)
+{
+    json_object *value = member(r, object, name, json_type_string, where, err);
+    char again[ZINF_SUM_DIGITS + 1];
+
+    if (!value)
+        return err->status;
+    const char *text = json_object_get_string(value);
+    *ret_sum = strtoull(text, NULL, 16);
+    zinf_sum_text(*ret_sum, again);
+    if (strcmp(text, again))
+        return refuse(r, err, "\"%s\" of %s is not 16 hex digits", name, where);
+    return ZINF_OK;
+}
+
+/* ---- the manifest ---- */
+
+static zinf_status check_text(const zinf_checkpoint_reader *r, json_object *object,
+                              const char *name, const char *expected, const char *what,
+                              const char *advice, zinf_error *err)
+{
+    json_object *value = member(r, object, name, json_type_string, what, err);
+
+    if (!value)
+        return err->status;
+    if (strcmp(json_object_get_string(value), expected))
+        return refuse(r, err, "%s has %s \"%.100s\", expected \"%s\"%s", what, name,
+                      json_object_get_string(value), expected, advice);
+    return ZINF_OK;
+}
+
+static zinf_status check_model(const zinf_checkpoint_reader *r, json_object *manifest,
+                               zinf_error *err)
+{
+    const zinf_model_info *model = &r->plan->model;
+    json_object *found = member(r, manifest, "model", json_type_object, "the manifest", err);
+
+    if (!found ||
+        check_text(r, found, "family", model->family, "its model", ": another model", err))
+        return err->status;
+    for (unsigned i = 0; i < zinf_n_model_fields; i++) {
+        const char *name = zinf_model_fields[i].name;
+        const uint64_t expected = zinf_model_field_value(model, i);
+        uint64_t value;
+        if (get_uint(r, found, name, "its model", &value, err))
+            return err->status;
+        if (value != expected)
+            return refuse(r, err, "its model has %s %" PRIu64 ", the plan's model \"%s\" has %"
+                          PRIu64 ": another model", name, value, model->name, expected);
+    }
+    return check_text(r, found, "name", model->name, "its model",
+                      ": another model; if it was only renamed, set model.name back", err);
+}
+
+static zinf_status check_tensors(const zinf_checkpoint_reader *r, json_object *manifest,
+                                 json_object **ret_tensors, zinf_error *err)
+{
+    json_object *tensors = member(r, manifest, "tensors", json_type_array, "the manifest", err);
+    char where[ZINF_NAME_BYTES + 32];
+
+    if (!tensors)
+        return err->status;
+    const size_t n = json_object_array_length(tensors);
+    for (uint32_t i = 0; i < r->plan->n_tensors && i < n; i++) {
+        const zinf_tensor *t = &r->plan->tensors[i];
+        json_object *found = json_object_array_get_idx(tensors, i), *expected;
+        snprintf(where, sizeof where, "tensor %" PRIu32, i);
+        if (!json_object_is_type(found, json_type_object))
+            return refuse(r, err, "%s is no object", where);
+        if (check_text(r, found, "name", t->name, where, ": another model", err))
+            return err->status;
+        snprintf(where, sizeof where, "tensor \"%s\"", t->name);
+        json_object *shape = member(r, found, "shape", json_type_array, where, err);
+        if (!shape)
+            return err->status;
+        expected = zinf_tensor_shape(t);
+        if (!json_object_equal(shape, expected))
+            refuse(r, err, "%s has shape %.100s, expected %s: another model", where,
+                   json_object_to_json_string_ext(shape, JSON_C_TO_STRING_PLAIN),
+                   json_object_to_json_string_ext(expected, JSON_C_TO_STRING_PLAIN));
+        json_object_put(expected);
+        if (err->status)
+            return err->status;
+    }
+    if (n != r->plan->n_tensors)
+        return refuse(r, err, "it has %zu tensors, the plan has %" PRIu32 ": another model", n,
+                      r->plan->n_tensors);
+    *ret_tensors = tensors;
+    return ZINF_OK;
+}
+
+static zinf_status get_progress(const zinf_checkpoint_reader *r, json_object *manifest,
+                                zinf_progress *ret_progress, zinf_error *err)
+{
+    const char *where = "the manifest";
+    json_object *scale;
+    char *end;
+
+    if (get_uint(r, manifest, "step", where, &ret_progress->step, err) ||
+        get_uint(r, manifest, "data_position", where, &ret_progress->data_position, err) ||
+        get_uint(r, manifest, "seed", where, &ret_progress->seed, err) ||
+        get_sum(r, manifest, "plan_hash", where, &ret_progress->plan_hash, err) ||
+        !(scale = member(r, manifest, "loss_scale", json_type_string, where, err)))
+        return err->status;
+    ret_progress->loss_scale = strtod(json_object_get_string(scale), &end);
+    return *end ? refuse(r, err, "\"loss_scale\" is no number") : ZINF_OK;
+}
+
+/* Format and version come first: what follows is known only then. */
+static zinf_status check_manifest_sum(const zinf_checkpoint_reader *r, json_object *manifest,
+                                      const char *text, uint64_t n, zinf_error *err)
+{
+    const uint64_t tail = strlen(ZINF_MANIFEST_END) + ZINF_SUM_DIGITS;
+    char sum[ZINF_SUM_DIGITS + 1];
+    uint64_t version;
+
+    if (check_text(r, manifest, "format", ZINF_CHECKPOINT_FORMAT, "the manifest", "", err) ||
+        get_uint(r, manifest, "version", "the manifest", &version, err))
+        return err->status;
+    if (version != ZINF_CHECKPOINT_VERSION)
+        return refuse(r, err, "it has version %" PRIu64 ", this program reads version %d", version,
+                      ZINF_CHECKPOINT_VERSION);
+    if (n >= tail)
+        zinf_sum_text(XXH64(text, n - tail, 0), sum);
+    if (n < tail || memcmp(text + n - tail, sum, ZINF_SUM_DIGITS) ||
+        strcmp(text + n - strlen(ZINF_MANIFEST_END), ZINF_MANIFEST_END))
+        return refuse(r, err, "\"%s\" does not match its own checksum: it is damaged or was "
+                      "edited", ZINF_MANIFEST_NAME);
+    return ZINF_OK;
+}
+
+static zinf_status read_manifest(const zinf_checkpoint_reader *r, json_object **ret_manifest,
+                                 zinf_error *err)
+{
+    uint64_t n = 0;
+    int fd = -1;
+
+    if (open_file(r, ZINF_MANIFEST_NAME, &fd, &n, err))
+        return err->status;
+    char *text = n <= max_manifest_bytes ? malloc(n + 1) : NULL;
+    if (!text)
+        refuse(r, err, "\"%s\" of %" PRIu64 " bytes is too large", ZINF_MANIFEST_NAME, n);
+    else if (!zinf_read_all(fd, text, n, 0, r->directory, ZINF_MANIFEST_NAME, err)) {
+        text[n] = 0;
+        if (!parse(r, ZINF_MANIFEST_NAME, text, n, ret_manifest, err))
+            check_manifest_sum(r, *ret_manifest, text, n, err);
+    }
+    free(text);
+    close(fd);
+    return err->status;
+}
+
+/* ---- the safetensors files ---- */
+
+/* dtype, shape and offsets of each tensor, which must fill the data without hole or overlap. */
+static zinf_status check_header(zinf_checkpoint_reader *r, unsigned array, json_object *header,
+                                uint64_t data_at, uint64_t file_bytes, zinf_error *err)
+{
+    const char *file = zinf_state_files[array];
+    char where[ZINF_NAME_BYTES + 64];
+    uint64_t at = 0;
+
+    for (uint32_t i = 0; i < r->plan->n_tensors; i++) {
+        const zinf_tensor *t = &r->plan->tensors[i];
+        snprintf(where, sizeof where, "tensor \"%s\" in \"%s\"", t->name, file);
+        json_object *entry = member(r, header, t->name, json_type_object, file, err), *range;
+        if (!entry || check_text(r, entry, "dtype", "F32", where, "", err) ||
+            !(range = member(r, entry, "data_offsets", json_type_array, where, err)))
+            return err->status;
+        json_object *shape = zinf_tensor_shape(t), *found;
+        const bool equal = json_object_object_get_ex(entry, "shape", &found) &&
+                           json_object_equal(found, shape);
+        json_object_put(shape);
+        if (!equal)
+            return refuse(r, err, "%s has another shape than in the manifest", where);
+        const uint64_t bytes = zinf_tensor_elems(t) * sizeof(float);
+        const uint64_t first = json_object_get_uint64(json_object_array_get_idx(range, 0));
+        const uint64_t end = json_object_get_uint64(json_object_array_get_idx(range, 1));
+        if (json_object_array_length(range) != 2 || first != at || end != at + bytes)
+            return refuse(r, err, "%s lies at %" PRIu64 " .. %" PRIu64 " of the data, expected %"
+                          PRIu64 " .. %" PRIu64, where, first, end, at, at + bytes);
+        r->at[array][i] = data_at + first;
+        at = end;
+    }
+    if (data_at + at != file_bytes)
+        return refuse(r, err, "\"%s\" has %" PRIu64 " bytes, expected %" PRIu64, file, file_bytes,
+                      data_at + at);
+    return ZINF_OK;
+}
+
+static zinf_status read_header(zinf_checkpoint_reader *r, unsigned array, uint64_t sum,
+                               uint64_t file_bytes, zinf_error *err)
+{
+    const char *file = zinf_state_files[array];
+    json_object *header = NULL;
+    uint64_t n = 0;
+
+    if (zinf_read_all(r->fds[array], &n, sizeof n, 0, r->directory, file, err))
+        return err->status;
+    if (n > ZINF_MAX_HEADER_BYTES || n + 8 > file_bytes)
+        return refuse(r, err, "\"%s\" says its header has %" PRIu64 " bytes, but has %" PRIu64
+                      " (limit %d): it is damaged", file, n, file_bytes, ZINF_MAX_HEADER_BYTES);
+    char *text = malloc(8 + n + 1);
+    if (!text)
+        return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
+    if (!zinf_read_all(r->fds[array], text, 8 + n, 0, r->directory, file, err)) {
+        text[8 + n] = 0;
+        if (XXH64(text, 8 + n, 0) != sum)
+            refuse(r, err, "the header of \"%s\" does not match its checksum in the manifest: it "
+                   "is damaged", file);
+        else if (!parse(r, file, text + 8, n, &header, err))
+            check_header(r, array, header, 8 + n, file_bytes, err);
+    }
+    json_object_put(header);
+    free(text);
+    return err->status;
+}
+
+static zinf_status check_data(const zinf_checkpoint_reader *r, unsigned array,
+                              json_object *tensors, char *chunk, zinf_error *err)
+{
+    const char *name = zinf_state_names[array], *file = zinf_state_files[array];
+
+    for (uint32_t i = 0; i < r->plan->n_tensors; i++) {
+        const uint64_t bytes = zinf_tensor_elems(&r->plan->tensors[i]) * sizeof(float);
+        const char *tensor = r->plan->tensors[i].name;
+        uint64_t expected, done = 0;
+        XXH64_state_t sum;
+        if (get_sum(r, json_object_array_get_idx(tensors, i), name, tensor, &expected, err))
+            return err->status;
+        XXH64_reset(&sum, 0);
+        while (done < bytes) {
+            const uint64_t left = bytes - done;
+            const uint64_t n = left < ZINF_CHUNK_BYTES ? left : ZINF_CHUNK_BYTES;
+            if (zinf_read_all(r->fds[array], chunk, n, r->at[array][i] + done, r->directory, file,
+                              err))
+                return err->status;
+            XXH64_update(&sum, chunk, n);
+            done += n;
+        }
+        if (XXH64_digest(&sum) != expected)
+            return refuse(r, err, "tensor \"%s\" in \"%s\" (%" PRIu64 " bytes at offset %" PRIu64
+                          ") does not match its checksum: it is damaged; resume from another "
+                          "checkpoint", tensor, file, bytes, r->at[array][i]);
+    }
+    return ZINF_OK;
+}
+
+static zinf_status check_file(zinf_checkpoint_reader *r, unsigned array, json_object *files,
+                              json_object *tensors, char *chunk, zinf_error *err)
+{
+    const char *name = zinf_state_files[array];
+    json_object *entry = member(r, files, name, json_type_object, "\"files\"", err);
+    uint64_t expected, sum, bytes;
+
+    if (!entry || get_uint(r, entry, "bytes", name, &expected, err) ||
+        get_sum(r, entry, "header", name, &sum, err) ||
+        open_file(r, name, &r->fds[array], &bytes, err))
+        return err->status;
+    if (bytes != expected)
+        return refuse(r, err, "\"%s\" has %" PRIu64 " bytes, expected %" PRIu64 ": it is %s", name,
+                      bytes, expected, bytes < expected ? "truncated" : "damaged");
+    if (read_header(r, array, sum, bytes, err))
+        return err->status;
+    return check_data(r, array, tensors, chunk, err);
+}
+
+zinf_status zinf_checkpoint_open(const char *directory, const zinf_plan *plan,
+                                 zinf_checkpoint_reader **ret_reader,
+                                 zinf_progress *ret_progress, zinf_error *err)
+{
+    zinf_checkpoint_reader *r = calloc(1, sizeof *r);
+    json_object *manifest = NULL, *tensors = NULL, *files;
+    zinf_progress progress = {0};
+    char *chunk = malloc(ZINF_CHUNK_BYTES);
+    uint64_t *offsets = calloc((size_t)plan->n_tensors + 1, sizeof *offsets);
+
+    if (!r)
+        goto no_memory;
+    r->plan = plan;
+    r->dir_fd = -1;
+    for (unsigned a = 0; a < ZINF_N_STATES; a++)
+        r->fds[a] = -1;
+    if (!chunk || !offsets)
+        goto no_memory;
+    for (unsigned a = 0; a < ZINF_N_STATES; a++)
+        if (!(r->at[a] = calloc((size_t)plan->n_tensors + 1, sizeof **r->at)))
+            goto no_memory;
+    if (!(r->directory = strdup(directory)))
+        goto no_memory;
+    if (zinf_checkpoint_layout(plan, offsets, err) || find(r, err) ||
+        read_manifest(r, &manifest, err) || check_model(r, manifest, err) ||
+        check_tensors(r, manifest, &tensors, err) || get_progress(r, manifest, &progress, err) ||
+        !(files = member(r, manifest, "files", json_type_object, "the manifest", err)))
+        goto out;
+    for (unsigned a = 0; a < ZINF_N_STATES; a++)
+        if (check_file(r, a, files, tensors, chunk, err))
+            goto out;
+    *ret_reader = r;
+    *ret_progress = progress;
+    r = NULL;
+    goto out;
+no_memory:
+    zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
+out:
+    json_object_put(manifest);
+    zinf_checkpoint_close(r);
+    free(offsets);
+    free(chunk);
+    return err->status;
+}
+
+zinf_status zinf_checkpoint_get(zinf_checkpoint_reader *r, uint32_t tensor,
+                                zinf_state_array array, uint64_t first, uint64_t n,
+                                float *ret_values, zinf_error *err)
+{
+    if (tensor >= r->plan->n_tensors || (unsigned)array >= ZINF_N_STATES)
+        return zinf_fail(err, ZINF_WRONG_RESULT, "checkpoint: no tensor %" PRIu32 ", array %d",
+                         tensor, (int)array);
+    const zinf_tensor *t = &r->plan->tensors[tensor];
+    const uint64_t n_elems = zinf_tensor_elems(t);
+    if (first > n_elems || n > n_elems - first)
+        return zinf_fail(err, ZINF_WRONG_RESULT, "checkpoint: %" PRIu64 " elements from %" PRIu64
+                         " are not inside \"%s\" of %" PRIu64, n, first, t->name, n_elems);
+    return zinf_read_all(r->fds[array], ret_values, n * sizeof *ret_values,
+                         r->at[array][tensor] + first * sizeof *ret_values, r->directory,
+                         zinf_state_files[array], err);
+}
+
+void zinf_checkpoint_close(zinf_checkpoint_reader *r)
+{
+    if (!r)
+        return;
+    for (unsigned a = 0; a < ZINF_N_STATES; a++) {
+        if (r->fds[a] >= 0)
+            close(r->fds[a]);
+        free(r->at[a]);
+    }
+    if (r->dir_fd >= 0)
+        close(r->dir_fd);
+    free(r->directory);
+    free(r);
+}
