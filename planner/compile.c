@@ -1,6 +1,7 @@
 /* planner/compile.c - see compile.h. */
 #include "planner/compile.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "planner/cost.h"
@@ -47,8 +48,7 @@ uint64_t zinf_overhead(const zinf_cluster *cluster, zinf_tier tier)
 
 static void copy_name(char *to, size_t n, const char *from)
 {
-    strncpy(to, from, n - 1);
-    to[n - 1] = 0;
+    snprintf(to, n, "%s", from);
 }
 
 static void describe(zinf_plan *plan, const zinf_model *m, const zinf_cluster *c,

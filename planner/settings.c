@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "planner/graph.h"
+#include "planner/spec_internal.h"
 
 typedef enum setting_type { TIER, NUMBER, INTERVAL, ALL_TILES } setting_type;
 

@@ -399,6 +399,14 @@ static zinf_status check_programs(const zinf_plan *plan, zinf_error *err)
             return REFUSE("program %s has segments %" PRIu32 " and %" PRIu32 " more of %" PRIu32,
                           zinf_program_name((unsigned)p), program->first_segment,
                           program->n_segments, plan->n_segments);
+        for (int o = 0; o < p; o++) {
+            const zinf_program *other = &plan->programs[o];
+            if (program->n_segments && other->n_segments &&
+                program->first_segment < other->first_segment + other->n_segments &&
+                other->first_segment < program->first_segment + program->n_segments)
+                return REFUSE("programs %s and %s share a segment", zinf_program_name((unsigned)o),
+                              zinf_program_name((unsigned)p));
+        }
         for (uint32_t s = 0; s < program->n_segments; s++) {
             const zinf_segment *segment = &plan->segments[program->first_segment + s];
             const uint32_t first = plan->segments[program->first_segment].first_instr;

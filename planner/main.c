@@ -1,0 +1,232 @@
+/* planner/main.c - zinf-plan: a model and a cluster in, a checked plan out. The list of passes. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "planner/report.h"
+#include "planner/search.h"
+#include "planner/settings.h"
+#include "planner/spec_internal.h"
+
+typedef struct options {
+    const char *model, *cluster, *output, *trace, *check, *show, *simulate;
+    zinf_settings settings;
+    bool explain, json, help;
+    uint32_t top;
+} options;
+
+static const char usage[] =
+    "usage: zinf-plan MODEL.yaml CLUSTER.yaml [-o PLAN] [--set KEY=VALUE].. [--explain] [--json]\n"
+    "                 [--top N] [--trace T.json]\n"
+    "       zinf-plan --check PLAN | --show PLAN | --simulate PLAN\n";
+
+static void print_help(FILE *out)
+{
+    fprintf(out, "%s\nPlans a training run: which tier holds what, tiles, micro-batch, checkpoints, "
+                 "prefetch; and\nproves that it fits before it runs.\n\n"
+                 "  -o PLAN            write the plan (binary; zinf-run executes it)\n"
+                 "  --set KEY=VALUE    pin a decision (keys below); may be given again\n"
+                 "  --explain          Eq. 1-11 with values, memory, traffic, time per queue\n"
+                 "  --json             the same for programs, on standard output\n"
+                 "  --top N            also list the N best plans that were simulated (1 .. %d)\n"
+                 "  --trace T.json     the predicted step as Chrome trace events\n"
+                 "  --check PLAN       validate a plan file\n"
+                 "  --show PLAN        every instruction as text\n"
+                 "  --simulate PLAN    predicted time of every program\n"
+                 "  --help             this text\n\ndecisions for --set:\n", usage, ZINF_MAX_TOP);
+    zinf_settings_print_keys(out);
+    fprintf(out, "\nkeys of MODEL.yaml and CLUSTER.yaml:\n");
+    zinf_spec_print_keys(out);
+    fprintf(out, "\nexit codes: 0 done, 1 wrong result, 2 your input, 3 does not fit or plan "
+                 "refused, 4 machine\n");
+}
+
+static const char *nearest_option(const char *text)
+{
+    static const char *const known[] = {"-o", "--set", "--explain", "--json", "--top", "--trace",
+                                        "--check", "--show", "--simulate", "--help"};
+    const char *best = known[0];
+
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (zinf_edit_distance(text, known[i]) < zinf_edit_distance(text, best))
+            best = known[i];
+    return best;
+}
+
+static zinf_status parse(int argc, char **argv, options *ret, zinf_error *err)
+{
+    options o = {.top = 0};
+    const char *planned[] = {"--policy", "--report", "--emit-deepspeed"};
+
+    zinf_settings_init(&o.settings);
+    for (int i = 1; i < argc; i++) {
+        const char *arg = argv[i], **target = NULL;
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        for (size_t k = 0; k < sizeof planned / sizeof *planned; k++)
+            if (!strcmp(arg, planned[k]))
+                return zinf_fail(err, ZINF_BAD_INPUT, "%s is not supported by this version", arg);
+        if (!strcmp(arg, "--explain")) {
+            o.explain = true;
+        } else if (!strcmp(arg, "--json")) {
+            o.json = true;
+        } else if (!strcmp(arg, "--help") || !strcmp(arg, "-h")) {
+            o.help = true;
+        } else if (!strcmp(arg, "--set")) {
+            if (!value)
+                return zinf_fail(err, ZINF_BAD_INPUT, "--set needs KEY=VALUE");
+            if (zinf_settings_set(&o.settings, value, err) != ZINF_OK)
+                return err->status;
+            i++;
+        } else if (!strcmp(arg, "--top")) {
+            char *end = NULL;
+            unsigned long n = value ? strtoul(value, &end, 10) : 0;
+            if (!value || *end || n < 1 || n > ZINF_MAX_TOP || value[0] == '-')
+                return zinf_fail(err, ZINF_BAD_INPUT,
+                                 "--top \"%.40s\": expected a whole number from 1 to %d",
+                                 value ? value : "", ZINF_MAX_TOP);
+            o.top = (uint32_t)n;
+            i++;
+        } else if (!strcmp(arg, "-o")) {
+            target = &o.output;
+        } else if (!strcmp(arg, "--trace")) {
+            target = &o.trace;
+        } else if (!strcmp(arg, "--check")) {
+            target = &o.check;
+        } else if (!strcmp(arg, "--show")) {
+            target = &o.show;
+        } else if (!strcmp(arg, "--simulate")) {
+            target = &o.simulate;
+        } else if (arg[0] == '-' && arg[1]) {
+            return zinf_fail(err, ZINF_BAD_INPUT, "unknown option \"%.60s\"; did you mean %s?",
+                             arg, nearest_option(arg));
+        } else if (!o.model) {
+            o.model = arg;
+        } else if (!o.cluster) {
+            o.cluster = arg;
+        } else {
+            return zinf_fail(err, ZINF_BAD_INPUT,
+                             "\"%.60s\": one MODEL and one CLUSTER are expected", arg);
+        }
+        if (target) {
+            if (!value || !*value)
+                return zinf_fail(err, ZINF_BAD_INPUT, "%s needs a file name", arg);
+            if (*target)
+                return zinf_fail(err, ZINF_BAD_INPUT, "%s is given twice", arg);
+            *target = value;
+            i++;
+        }
+    }
+    if (!o.help && !!o.check + !!o.show + !!o.simulate + (o.model || o.cluster) != 1)
+        return zinf_fail(err, ZINF_BAD_INPUT,
+                         "give MODEL and CLUSTER, or one of --check, --show, --simulate\n%s",
+                         usage);
+    if (!o.help && o.model && !o.cluster)
+        return zinf_fail(err, ZINF_BAD_INPUT, "a CLUSTER file is missing after \"%.200s\"\n%s",
+                         o.model, usage);
+    *ret = o;
+    return ZINF_OK;
+}
+
+/* --check, --show, --simulate */
+static zinf_status inspect(const options *o, zinf_error *err)
+{
+    const char *path = o->check ? o->check : o->show ? o->show : o->simulate;
+    zinf_plan plan;
+
+    if (zinf_plan_read(path, &plan, err) != ZINF_OK)
+        return err->status;
+    if (o->check)
+        printf("%s: valid, %u instructions\n", path, plan.n_instrs);
+    else if (o->show)
+        zinf_report_show(stdout, &plan);
+    else
+        zinf_report_simulate(stdout, &plan, err);
+    zinf_plan_free(&plan);
+    return err->status;
+}
+
+static zinf_status report(const options *o, zinf_search_result *r, const zinf_model *model,
+                          const zinf_cluster *cluster, double seconds, zinf_error *err)
+{
+    FILE *text = o->json ? stderr : stdout; /* JSON is the product; the rest is for people */
+
+    if (o->explain)
+        zinf_report_explain(text, &r->plan, model, cluster);
+    else if (!o->json)
+        zinf_report_summary(text, &r->plan);
+    if (o->top)
+        zinf_report_top(text, r);
+    if (o->json && zinf_report_json(stdout, r, model, cluster, seconds, err) != ZINF_OK)
+        return err->status;
+    if (o->trace && zinf_report_trace(o->trace, &r->plan, err) != ZINF_OK)
+        return err->status;
+    if (o->output && zinf_plan_write(&r->plan, o->output, err) != ZINF_OK)
+        return err->status;
+    return ZINF_OK;
+}
+
+static double now_s(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static zinf_status plan(const options *o, zinf_error *err)
+{
+    zinf_model model;
+    zinf_cluster cluster;
+    zinf_search_result r = {0};
+    const double start = now_s();
+
+    if (zinf_model_read(o->model, &model, err) != ZINF_OK ||
+        zinf_cluster_read(o->cluster, &cluster, err) != ZINF_OK ||
+        zinf_settings_check(&o->settings, &model, &cluster, err) != ZINF_OK)
+        return err->status;
+    if (cluster.nodes * cluster.devices_per_node > 1)
+        fprintf(stderr, "zinf-plan: note: \"%s\" has %" PRIu64 " devices; this version plans one "
+                        "of them, with its node's host memory and storage to itself\n",
+                cluster.name, cluster.nodes * cluster.devices_per_node);
+    zinf_search(&model, &cluster, &o->settings, o->top ? o->top : 1, &r, err);
+    if (err->status == ZINF_OK) {
+        report(o, &r, &model, &cluster, now_s() - start, err);
+    } else if (err->status == ZINF_DOES_NOT_FIT) {
+        zinf_error json_err = {0};
+        if (o->json)
+            zinf_report_json(stdout, &r, &model, &cluster, now_s() - start, &json_err);
+    }
+    if (err->status == ZINF_DOES_NOT_FIT) {
+        fprintf(stderr, "zinf-plan: %s\n", err->text);
+        for (uint32_t i = 0; i < r.n_suggestions; i++)
+            fprintf(stderr, "  would fit: %s\n", r.suggestions[i]);
+    }
+    zinf_search_free(&r);
+    return err->status;
+}
+
+int main(int argc, char **argv)
+{
+    zinf_error err = {0};
+    options o;
+
+    if (parse(argc, argv, &o, &err) == ZINF_OK) {
+        if (o.help)
+            print_help(stdout);
+        else if (o.model)
+            plan(&o, &err);
+        else
+            inspect(&o, &err);
+    }
+    if (err.status != ZINF_OK && err.status != ZINF_DOES_NOT_FIT)
+        fprintf(stderr, "zinf-plan: %s\n", err.text);
+    else if (err.status == ZINF_DOES_NOT_FIT && !(o.model && o.cluster))
+        fprintf(stderr, "zinf-plan: %s\n", err.text);
+    if (err.status == ZINF_OK && fflush(stdout)) {
+        fprintf(stderr, "zinf-plan: cannot write standard output: %s\n", strerror(errno));
+        return ZINF_MACHINE;
+    }
+    return (int)err.status;
+}

@@ -1,0 +1,334 @@
+/* tests/runtime/executor.c - order by waits alone, errors, checksums, initial values. */
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "runtime/executor.h"
+#include "runtime/initial.h"
+#include "runtime/storage.h"
+#include "tests/check.h"
+#include "tests/runtime/builder.h"
+
+static char directory[256];
+
+static zinf_status fill_tokens(void *context, uint64_t n, uint64_t cols, int32_t *ret_tokens,
+                               zinf_error *err)
+{
+    if (context)
+        return zinf_fail(err, ZINF_BAD_INPUT, "the data ran out");
+    for (uint64_t i = 0; i < n * cols; i++)
+        ret_tokens[i] = (int32_t)(i * 7 % 11);
+    return ZINF_OK;
+}
+
+typedef struct machine {
+    zinf_plan plan;
+    zinf_storage *storage;
+    zinf_executor *executor;
+    zinf_env env;
+    zinf_error err;
+} machine;
+
+static void start(machine *m, zinf_plan plan, bool serial, uint64_t delay_seed)
+{
+    char warning[256];
+
+    memset(m, 0, sizeof *m);
+    m->plan = plan;
+    CHECK_MESSAGE(zinf_plan_validate(&m->plan, &m->err) == ZINF_OK, "%s", m->err.text);
+    const zinf_storage_options io = {ZINF_ENGINE_AUTO, 4096, 8};
+    CHECK_MESSAGE(zinf_storage_open(directory, 0, plan.machine.arena_bytes[ZINF_TIER_NVME], &io,
+                                    &m->storage, warning, &m->err) == ZINF_OK, "%s",
+                  m->err.text);
+    const zinf_executor_options options = {.storage = m->storage, .serial = serial,
+                                           .delay_seed = delay_seed, .trace = true};
+    CHECK_MESSAGE(zinf_executor_open(&m->plan, &options, &m->executor, &m->err) == ZINF_OK,
+                  "%s", m->err.text);
+    m->env.batch = fill_tokens;
+}
+
+static void run(machine *m, zinf_program_kind program)
+{
+    CHECK_MESSAGE(zinf_executor_run(m->executor, program, &m->env, &m->err) == ZINF_OK, "%s",
+                  m->err.text);
+}
+
+static void stop(machine *m)
+{
+    zinf_executor_close(m->executor);
+    zinf_storage_close(m->storage);
+    zinf_plan_free(&m->plan);
+}
+
+/* Everything the three steps left in memory. */
+static void remember(machine *m, char **ret_bytes)
+{
+    char *bytes = malloc(2 << 20);
+
+    memcpy(bytes, zinf_executor_arena(m->executor, ZINF_TIER_DEVICE), 1 << 20);
+    memcpy(bytes + (1 << 20), zinf_executor_arena(m->executor, ZINF_TIER_HOST), 1 << 20);
+    *ret_bytes = bytes;
+}
+
+static void random_delays_change_nothing(void)
+{
+    char *expected, *found;
+    machine m;
+    double norm;
+
+    start(&m, builder_pipe(), true, 0);
+    run(&m, ZINF_PROGRAM_INIT);
+    for (int i = 0; i < 3; i++)
+        run(&m, ZINF_PROGRAM_STEP);
+    norm = m.env.norm;
+    CHECK(norm > 0);
+    remember(&m, &expected);
+    stop(&m);
+    for (uint64_t seed = 0; seed < 12; seed++) {
+        start(&m, builder_pipe(), false, seed);
+        run(&m, ZINF_PROGRAM_INIT);
+        for (int i = 0; i < 3; i++)
+            run(&m, ZINF_PROGRAM_STEP);
+        CHECK(m.env.norm == norm && m.env.factor < 1 && !m.env.skip);
+        remember(&m, &found);
+        CHECK_MESSAGE(memcmp(expected, found, 2 << 20) == 0, "seed %d", (int)seed);
+        free(found);
+        stop(&m);
+    }
+    free(expected);
+}
+
+static void the_loop_sums_its_tensor(void)
+{
+    static float w[PIPE_ITERATIONS * PIPE_FLOATS];
+    machine m;
+
+    start(&m, builder_pipe(), false, 0);
+    run(&m, ZINF_PROGRAM_INIT);
+    run(&m, ZINF_PROGRAM_STEP);
+    zinf_initial_values(&m.plan.tensors[0], 0, m.plan.job.seed, 0,
+                        PIPE_ITERATIONS * PIPE_FLOATS, 1, w);
+    const float *back = (float *)((char *)zinf_executor_arena(m.executor, ZINF_TIER_HOST) +
+                                  PIPE_BACK);
+    for (int k = 0; k < PIPE_FLOATS; k++) {
+        float sum = 0;
+        for (int i = 0; i < PIPE_ITERATIONS; i++) {
+            sum += w[i * PIPE_FLOATS + k];
+            CHECK(back[i * PIPE_FLOATS + k] == sum);
+        }
+    }
+    stop(&m);
+}
+
+static void every_instance_is_traced_in_order(void)
+{
+    machine m;
+    uint64_t n;
+
+    start(&m, builder_pipe(), false, 3);
+    run(&m, ZINF_PROGRAM_INIT);
+    run(&m, ZINF_PROGRAM_STEP);
+    const zinf_trace_entry *trace = zinf_executor_trace(m.executor, ZINF_QUEUE_READ, &n);
+    CHECK(n == PIPE_ITERATIONS);
+    for (uint64_t i = 0; i < n; i++) {
+        CHECK(trace[i].iteration == i && trace[i].end_ns >= trace[i].start_ns);
+        CHECK(trace[i].end_ns <= zinf_executor_wall_ns(m.executor));
+    }
+    CHECK(zinf_executor_trace(m.executor, ZINF_QUEUE_COMPUTE, &n) && n == 19);
+    CHECK(zinf_executor_busy_ns(m.executor, ZINF_QUEUE_READ) > 0);
+    stop(&m);
+}
+
+static void an_error_in_one_queue_stops_all(void)
+{
+    for (int serial = 0; serial < 2; serial++) {
+        machine m;
+        start(&m, builder_pipe(), serial, 0);
+        run(&m, ZINF_PROGRAM_INIT);
+        m.env.batch_context = &m;
+        m.env.step = 41;
+        CHECK(zinf_executor_run(m.executor, ZINF_PROGRAM_STEP, &m.env, &m.err) ==
+              ZINF_BAD_INPUT);
+        CHECK_MESSAGE(strstr(m.err.text, "the data ran out") && strstr(m.err.text, "step 41") &&
+                      strstr(m.err.text, "\"tokens\""), "%s", m.err.text);
+        m.err.status = ZINF_OK; /* and it stays stopped */
+        m.env.batch_context = NULL;
+        CHECK(zinf_executor_run(m.executor, ZINF_PROGRAM_STEP, &m.env, &m.err) ==
+              ZINF_BAD_INPUT);
+        stop(&m);
+    }
+}
+
+static void a_changed_file_is_noticed(void)
+{
+    machine m;
+    static const char junk[512] = "junk";
+
+    start(&m, builder_pipe(), false, 0);
+    run(&m, ZINF_PROGRAM_INIT);
+    const int fd = open(zinf_storage_path(m.storage), O_WRONLY);
+    CHECK(fd >= 0 && pwrite(fd, junk, sizeof junk, 3 * 4096) == sizeof junk);
+    fsync(fd);
+    close(fd);
+    CHECK(zinf_executor_run(m.executor, ZINF_PROGRAM_STEP, &m.env, &m.err) == ZINF_MACHINE);
+    CHECK_MESSAGE(strstr(m.err.text, "offset 12288") && strstr(m.err.text, "u read"), "%s",
+                  m.err.text);
+    stop(&m);
+}
+
+static void a_truncated_file_ends_the_run(void)
+{
+    machine m;
+
+    start(&m, builder_pipe(), false, 0);
+    run(&m, ZINF_PROGRAM_INIT);
+    CHECK(truncate(zinf_storage_path(m.storage), 2 * 4096) == 0);
+    CHECK(zinf_executor_run(m.executor, ZINF_PROGRAM_STEP, &m.env, &m.err) == ZINF_MACHINE);
+    stop(&m);
+}
+
+static void initial_values_do_not_depend_on_tiles(void)
+{
+    static float whole[5 * 333], tiled[5 * 333];
+    zinf_tensor tensor = {.rows = 5, .cols = 333, .init = ZINF_INIT_NORMAL, .init_std = 0.02};
+    double sum = 0, squares = 0;
+
+    zinf_initial_values(&tensor, 3, 99, 0, 5 * 333, 2, whole);
+    for (uint64_t first = 0, n = 1; first < 5 * 333; first += n, n = n % 37 + 1)
+        zinf_initial_values(&tensor, 3, 99, first, first + n > 5 * 333 ? 5 * 333 - first : n, 1,
+                            tiled + first);
+    CHECK(memcmp(whole, tiled, sizeof whole) == 0);
+    for (int i = 0; i < 5 * 333; i++) {
+        sum += whole[i];
+        squares += (double)whole[i] * whole[i];
+    }
+    /* mean and variance of 1665 normals: 5 standard errors */
+    CHECK(sum / 1665 < 5 * 0.02 / 40.8 && sum / 1665 > -5 * 0.02 / 40.8);
+    CHECK(squares / 1665 / 4e-4 < 1.18 && squares / 1665 / 4e-4 > 0.82);
+    zinf_initial_values(&tensor, 4, 99, 0, 5 * 333, 2, tiled);
+    CHECK(memcmp(whole, tiled, sizeof whole) != 0);
+}
+
+/* h [6][8] and a vocabulary of 12 in one or two tiles, in chunks of `chunk` tokens. */
+enum { CN = 6, CC = 8, CV = 12 };
+static const uint64_t c_h = 0, c_w = 4096, c_tokens = 8192, c_stats = 12288, c_dh = 16384,
+                      c_dw = 20480, c_logits = 24576, c_dlogits = 28672, c_scratch = 65536;
+
+static void classifier_slots(zinf_plan *plan, uint64_t first, uint64_t rows, uint64_t chunk,
+                             bool forward)
+{
+    builder_matrix(plan, ZINF_TIER_DEVICE, c_h, CN, CC, ZINF_F32, 0);
+    builder_matrix(plan, ZINF_TIER_DEVICE, c_w + first * CC * 4, rows, CC, ZINF_F32, 0);
+    builder_matrix(plan, ZINF_TIER_DEVICE, c_tokens, 2, 4, ZINF_I32, 0);
+    builder_matrix(plan, ZINF_TIER_DEVICE, c_stats, CN, 3, ZINF_F32, 0);
+    if (!forward) {
+        builder_matrix(plan, ZINF_TIER_DEVICE, c_dh, CN, CC, ZINF_F32, 0);
+        builder_matrix(plan, ZINF_TIER_DEVICE, c_dw + first * CC * 4, rows, CC, ZINF_F32, 0);
+    }
+    builder_matrix(plan, ZINF_TIER_DEVICE, c_logits, chunk, rows, ZINF_F32, 0);
+    if (!forward)
+        builder_matrix(plan, ZINF_TIER_DEVICE, c_dlogits, chunk, rows, ZINF_F32, 0);
+    builder_floats(plan, ZINF_TIER_DEVICE, c_scratch, 1 << 17, 0);
+    zinf_instr *instr = &plan->instrs[plan->n_instrs - 1];
+    instr->attr[0] = first;
+    instr->attr[1] = chunk;
+    instr->attr[2] = 10;
+}
+
+static zinf_plan classifier_plan(unsigned n_tiles, uint64_t chunk)
+{
+    zinf_plan plan = builder_new();
+    const uint64_t rows = CV / n_tiles;
+
+    plan.model.vocab = CV;
+    plan.job.sequence = 3;
+    plan.machine.unified = 1;
+    builder_program(&plan, ZINF_PROGRAM_STEP);
+    builder_segment(&plan, ZINF_PROGRAM_STEP, 1);
+    const uint32_t batch = builder_instr(&plan, ZINF_OP_BATCH, ZINF_QUEUE_UPDATE, "tokens");
+    builder_matrix(&plan, ZINF_TIER_DEVICE, c_tokens, 2, 4, ZINF_I32, 0);
+    if (n_tiles == 1) {
+        builder_instr(&plan, ZINF_OP_CLASSIFIER, ZINF_QUEUE_COMPUTE, "classifier");
+        classifier_slots(&plan, 0, CV, chunk, false);
+        builder_wait(&plan, batch, 0);
+    }
+    for (unsigned t = 0; n_tiles > 1 && t < n_tiles; t++) {
+        builder_instr(&plan, ZINF_OP_CLASSIFIER_FORWARD, ZINF_QUEUE_COMPUTE, "forward");
+        classifier_slots(&plan, t * rows, rows, chunk, true);
+        plan.instrs[plan.n_instrs - 1].flags = t > 0;
+        builder_wait(&plan, batch, 0);
+    }
+    for (unsigned t = 0; n_tiles > 1 && t < n_tiles; t++) {
+        builder_instr(&plan, ZINF_OP_CLASSIFIER_BACKWARD, ZINF_QUEUE_COMPUTE, "backward");
+        classifier_slots(&plan, t * rows, rows, chunk, false);
+        plan.instrs[plan.n_instrs - 1].attr[3] = t > 0;
+        plan.instrs[plan.n_instrs - 1].flags = t > 0;
+    }
+    builder_instr(&plan, ZINF_OP_LOSS, ZINF_QUEUE_COMPUTE, "loss");
+    builder_matrix(&plan, ZINF_TIER_DEVICE, c_stats, CN, 3, ZINF_F32, 0);
+    builder_scalars(&plan, ZINF_SCALAR_LOSS, 1);
+    plan.instrs[plan.n_instrs - 1].attr[0] = 10;
+    return plan;
+}
+
+static double classify(unsigned n_tiles, uint64_t chunk, float ret_dh[CN * CC],
+                       float ret_dw[CV * CC])
+{
+    machine m;
+
+    start(&m, classifier_plan(n_tiles, chunk), false, 0);
+    char *device = zinf_executor_arena(m.executor, ZINF_TIER_DEVICE);
+    memset(device, 0xff, 65536); /* NaN where nothing was written */
+    for (int i = 0; i < CN * CC; i++)
+        ((float *)(device + c_h))[i] = (float)((i * 37 % 19) - 9) / 8;
+    for (int i = 0; i < CV * CC; i++)
+        ((float *)(device + c_w))[i] = (float)((i * 53 % 23) - 11) / 8;
+    run(&m, ZINF_PROGRAM_STEP);
+    memcpy(ret_dh, device + c_dh, CN * CC * 4);
+    memcpy(ret_dw, device + c_dw, CV * CC * 4);
+    const double loss = m.env.loss;
+    stop(&m);
+    return loss;
+}
+
+static void classifier_agrees_for_every_chunk_and_tile(void)
+{
+    static float dh[CN * CC], dw[CV * CC], other_dh[CN * CC], other_dw[CV * CC];
+    static const uint64_t chunks[] = {1, 3, 4, 6, 9};
+    const double loss = classify(1, CN, dh, dw);
+
+    CHECK(loss > 0.1 && loss < 100);
+    for (unsigned tiles = 1; tiles <= 3; tiles++)
+        for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
+            const double again = classify(tiles, chunks[c], other_dh, other_dw);
+            /* sums of at most 12 terms of size <= 2, fp32: 12 * 2 * 2^-23 < 3e-6 */
+            CHECK(again - loss < 3e-6 && loss - again < 3e-6);
+            for (int i = 0; i < CN * CC; i++)
+                CHECK_MESSAGE(dh[i] - other_dh[i] < 3e-6 && other_dh[i] - dh[i] < 3e-6,
+                              "dh[%d] %g %g, tiles %u, chunk %d", i, dh[i], other_dh[i], tiles,
+                              (int)chunks[c]);
+            for (int i = 0; i < CV * CC; i++)
+                CHECK_MESSAGE(dw[i] - other_dw[i] < 3e-6 && other_dw[i] - dw[i] < 3e-6,
+                              "dw[%d] %g %g, tiles %u, chunk %d", i, dw[i], other_dw[i], tiles,
+                              (int)chunks[c]);
+        }
+}
+
+int main(void)
+{
+    const char *base = getenv("TMPDIR");
+
+    snprintf(directory, sizeof directory, "%s/zinf-run-XXXXXX", base ? base : "/tmp");
+    if (!mkdtemp(directory))
+        return 1;
+    RUN(the_loop_sums_its_tensor);
+    RUN(random_delays_change_nothing);
+    RUN(every_instance_is_traced_in_order);
+    RUN(an_error_in_one_queue_stops_all);
+    RUN(a_changed_file_is_noticed);
+    RUN(a_truncated_file_ends_the_run);
+    RUN(initial_values_do_not_depend_on_tiles);
+    RUN(classifier_agrees_for_every_chunk_and_tile);
+    char command[300];
+    snprintf(command, sizeof command, "rm -rf '%s'", directory);
+    return system(command) || check_finish();
+}

@@ -1,0 +1,209 @@
+/* tests/runtime/plan_io.c - plan files: same bytes out, hostile bytes refused. */
+#include <fcntl.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "tests/check.h"
+#include "tests/runtime/builder.h"
+
+static char directory[256], path[300];
+
+static size_t slurp(const char *name, unsigned char **ret_bytes)
+{
+    FILE *in = fopen(name, "rb");
+
+    CHECK(in);
+    fseek(in, 0, SEEK_END);
+    const size_t n = (size_t)ftell(in);
+    rewind(in);
+    *ret_bytes = malloc(n);
+    CHECK(fread(*ret_bytes, 1, n, in) == n);
+    fclose(in);
+    return n;
+}
+
+static void spill(const char *name, const unsigned char *bytes, size_t n)
+{
+    const int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+    CHECK(fd >= 0 && write(fd, bytes, n) == (ssize_t)n);
+    close(fd);
+}
+
+static void a_plan_written_and_read_is_the_same_bytes(void)
+{
+    zinf_plan plan = builder_pipe(), again = {0};
+    zinf_error err = {0};
+    unsigned char *first, *second;
+
+    CHECK_MESSAGE(zinf_plan_write(&plan, path, &err) == ZINF_OK, "%s", err.text);
+    const size_t n = slurp(path, &first);
+    CHECK_MESSAGE(zinf_plan_read(path, &again, &err) == ZINF_OK, "%s", err.text);
+    CHECK(again.hash == plan.hash && again.hash != 0);
+    CHECK(zinf_plan_write(&again, path, &err) == ZINF_OK);
+    CHECK(slurp(path, &second) == n && memcmp(first, second, n) == 0);
+    free(first);
+    free(second);
+    zinf_plan_free(&plan);
+    zinf_plan_free(&again);
+}
+
+static void every_flipped_byte_is_refused(void)
+{
+    zinf_plan plan = builder_pipe();
+    zinf_error err = {0};
+    unsigned char *bytes;
+
+    CHECK(zinf_plan_write(&plan, path, &err) == ZINF_OK);
+    const size_t n = slurp(path, &bytes);
+    for (size_t i = 0; i < n; i++) {
+        zinf_plan read = {0};
+        bytes[i] ^= 0x41;
+        spill(path, bytes, n);
+        bytes[i] ^= 0x41;
+        memset(&err, 0, sizeof err);
+        CHECK_MESSAGE(zinf_plan_read(path, &read, &err) != ZINF_OK, "byte %zu", i);
+        CHECK(read.instrs == NULL);
+    }
+    for (size_t i = 0; i < n; i += 37) {
+        zinf_plan read = {0};
+        spill(path, bytes, i);
+        memset(&err, 0, sizeof err);
+        CHECK(zinf_plan_read(path, &read, &err) != ZINF_OK);
+    }
+    free(bytes);
+    zinf_plan_free(&plan);
+}
+
+/* The checksum is no protection from malice: with it right again, validation stands alone. */
+static void a_hostile_plan_never_breaks_the_reader(void)
+{
+    enum { HEADER = 72, HASH_AT = 16 };
+    static const unsigned char masks[] = {0x01, 0x80, 0xff};
+    zinf_plan plan = builder_pipe();
+    zinf_error err = {0};
+    unsigned char *bytes;
+    size_t refused = 0;
+
+    CHECK(zinf_plan_write(&plan, path, &err) == ZINF_OK);
+    const size_t n = slurp(path, &bytes);
+    CHECK(XXH64(bytes + HEADER, n - HEADER, ZINF_PLAN_VERSION) == plan.hash);
+    for (size_t i = HEADER; i < n; i++)
+        for (size_t k = 0; k < sizeof masks; k++) {
+            zinf_plan read = {0};
+            bytes[i] ^= masks[k];
+            const uint64_t hash = XXH64(bytes + HEADER, n - HEADER, ZINF_PLAN_VERSION);
+            memcpy(bytes + HASH_AT, &hash, sizeof hash);
+            spill(path, bytes, n);
+            bytes[i] ^= masks[k];
+            memset(&err, 0, sizeof err);
+            if (zinf_plan_read(path, &read, &err) != ZINF_OK) {
+                CHECK(err.text[0] && read.instrs == NULL);
+                refused++;
+            }
+            zinf_plan_free(&read);
+        }
+    CHECK(refused > n / 4);
+    free(bytes);
+    zinf_plan_free(&plan);
+}
+
+/* ---- one rule each: a change to a good plan, and a word of the refusal ---- */
+
+static void out_of_arena(zinf_plan *p) { p->operands[4].offset = (1 << 20) - 8 * 4096 + 4096; }
+static void huge_stride(zinf_plan *p) { p->operands[4].stride = UINT64_MAX / 4 - 4095; }
+static void wrong_bytes(zinf_plan *p) { p->operands[3].bytes += 4096; }
+static void unaligned(zinf_plan *p) { p->operands[4].offset = 512; }
+static void wrong_tier(zinf_plan *p) { p->operands[4].tier = ZINF_TIER_DEVICE; }
+static void wrong_dtype(zinf_plan *p) { p->operands[0].dtype = ZINF_I32; }
+static void odd_shape(zinf_plan *p)
+{
+    p->operands[1].cols = p->operands[1].ld = 100;
+    p->operands[1].bytes = 400;
+}
+static void wrong_queue(zinf_plan *p) { p->instrs[0].queue = ZINF_QUEUE_COMPUTE; }
+static void no_opcode(zinf_plan *p) { p->instrs[0].opcode = ZINF_N_OPCODES; }
+static void missing_operand(zinf_plan *p) { p->instrs[0].n_operands = 2; }
+static void absent_operand(zinf_plan *p) { p->operands[0].bytes = 0; }
+static void no_unit(zinf_plan *p) { p->instrs[0].unit = ZINF_NONE; }
+static void later_wait(zinf_plan *p) { p->waits[3].instr = 6; }
+static void own_queue(zinf_plan *p) { p->waits[3].instr = p->waits[2].instr; }
+static void far_wait(zinf_plan *p) { p->waits[0].distance = 1; }
+static void other_program(zinf_plan *p) { p->waits[1].instr = 0; }
+static void endless_loop(zinf_plan *p) { p->segments[1].count = 2000000000; }
+static void gap(zinf_plan *p) { p->segments[1].first_instr = 2; }
+static void shared(zinf_plan *p) { p->programs[ZINF_PROGRAM_EVAL] = p->programs[0]; }
+static void uncovered(zinf_plan *p) { p->parts[0].first_row = 1; p->parts[0].n_rows = 7; }
+static void beyond_tensor(zinf_plan *p) { p->parts[0].n_rows = UINT64_MAX; }
+static void open_string(zinf_plan *p) { p->strings[p->n_strings - 1] = 'x'; }
+static void open_name(zinf_plan *p) { memset(p->units[0].name, 'x', ZINF_NAME_BYTES); }
+static void nan_cost(zinf_plan *p) { p->instrs[0].cost_ns = 0.0 / 0.0; }
+static void no_ranks(zinf_plan *p) { p->decisions.ranks = 0; }
+static void region_outside(zinf_plan *p)
+{
+    p->units[0].param = (zinf_region){(uint64_t)-4096, 1 << 16, ZINF_TIER_HOST, ZINF_NONE};
+}
+
+static void each_broken_rule_is_named(void)
+{
+    static const struct {
+        const char *name;
+        void (*change)(zinf_plan *plan);
+        const char *word;
+    } cases[] = {
+        {"out_of_arena", out_of_arena, "ends beyond the nvme arena"},
+        {"huge_stride", huge_stride, "ends beyond"},
+        {"wrong_bytes", wrong_bytes, "bytes"},
+        {"unaligned", unaligned, "multiples of 4096"},
+        {"wrong_tier", wrong_tier, "does not reach"},
+        {"wrong_dtype", wrong_dtype, "element type"},
+        {"odd_shape", odd_shape, "does not agree"},
+        {"wrong_queue", wrong_queue, "may not run on queue"},
+        {"no_opcode", no_opcode, "opcode"},
+        {"missing_operand", missing_operand, "it takes 3"},
+        {"absent_operand", absent_operand, "absent"},
+        {"no_unit", no_unit, "serves no unit"},
+        {"later_wait", later_wait, "not earlier"},
+        {"own_queue", own_queue, "own queue"},
+        {"far_wait", far_wait, "distance"},
+        {"other_program", other_program, "not an earlier one of its program"},
+        {"endless_loop", endless_loop, "segment"},
+        {"gap", gap, "follow its predecessor"},
+        {"shared", shared, "share a segment"},
+        {"uncovered", uncovered, "row 0 of tensor"},
+        {"beyond_tensor", beyond_tensor, "rows beyond tensor"},
+        {"open_string", open_string, "NUL"},
+        {"open_name", open_name, "does not end"},
+        {"nan_cost", nan_cost, "costs"},
+        {"no_ranks", no_ranks, "ranks"},
+        {"region_outside", region_outside, "ends beyond the host arena"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        zinf_plan plan = builder_pipe();
+        zinf_error err = {0};
+        CHECK_MESSAGE(zinf_plan_validate(&plan, &err) == ZINF_OK, "%s", err.text);
+        cases[i].change(&plan);
+        CHECK_MESSAGE(zinf_plan_validate(&plan, &err) == ZINF_DOES_NOT_FIT, "%s accepted",
+                      cases[i].name);
+        CHECK_MESSAGE(strstr(err.text, cases[i].word), "%s: %s", cases[i].name, err.text);
+        zinf_plan_free(&plan);
+    }
+}
+
+int main(void)
+{
+    const char *base = getenv("TMPDIR");
+
+    snprintf(directory, sizeof directory, "%s/zinf-plan-XXXXXX", base ? base : "/tmp");
+    if (!mkdtemp(directory))
+        return 1;
+    snprintf(path, sizeof path, "%s/plan", directory);
+    RUN(a_plan_written_and_read_is_the_same_bytes);
+    RUN(every_flipped_byte_is_refused);
+    RUN(a_hostile_plan_never_breaks_the_reader);
+    RUN(each_broken_rule_is_named);
+    unlink(path);
+    rmdir(directory);
+    return check_finish();
+}
