@@ -1,0 +1,519 @@
+/* tests/checker/mini.c - see mini.h: building the plans. */
+#include "mini.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CAP = 4096 };
+
+typedef struct buffer {
+    uint64_t offset, bytes;
+    zinf_tier tier;
+} buffer;
+
+typedef struct builder {
+    zinf_plan plan;
+    mini_options o;
+    zinf_tier host;
+    bool later; /* not the first micro-batch */
+    uint32_t scalar_value, segment_first;
+    buffer staging[2], ready[2]; /* parameters but the embedding's take turns in these */
+    uint32_t turn;
+} builder;
+
+static uint64_t pages(uint64_t bytes)
+{
+    return (bytes + ZINF_PAGE - 1) / ZINF_PAGE * ZINF_PAGE;
+}
+
+static uint32_t add_string(builder *b, const char *format, ...)
+{
+    zinf_plan *p = &b->plan;
+    uint32_t at = p->n_strings;
+    va_list args;
+
+    va_start(args, format);
+    p->n_strings += (uint32_t)vsnprintf(p->strings + at, 200, format, args) + 1;
+    va_end(args);
+    return at;
+}
+
+static uint32_t add_value(builder *b, const char *name)
+{
+    b->plan.values[b->plan.n_values] = add_string(b, "%s", name);
+    return b->plan.n_values++;
+}
+
+static buffer add_buffer(builder *b, zinf_tier tier, uint64_t bytes)
+{
+    uint64_t *end = &b->plan.machine.arena_bytes[tier];
+    buffer made = {*end, pages(bytes), tier};
+
+    *end += pages(bytes);
+    return made;
+}
+
+static zinf_operand view(buffer buf, uint32_t value, zinf_dtype dtype, uint64_t rows,
+                         uint64_t cols)
+{
+    return (zinf_operand){.offset = buf.offset, .rows = rows, .cols = cols, .ld = cols,
+                          .bytes = rows * cols * zinf_dtype_bytes(dtype), .value = value,
+                          .tier = (uint8_t)buf.tier, .dtype = (uint8_t)dtype};
+}
+
+static zinf_operand new_view(builder *b, const char *name, zinf_dtype dtype, uint64_t rows,
+                             uint64_t cols)
+{
+    buffer buf = add_buffer(b, ZINF_TIER_DEVICE, rows * cols * zinf_dtype_bytes(dtype));
+
+    return view(buf, name ? add_value(b, name) : ZINF_NONE, dtype, rows, cols);
+}
+
+static zinf_operand columns(zinf_operand o, uint64_t first, uint64_t n)
+{
+    const uint64_t element = zinf_dtype_bytes(o.dtype);
+
+    o.offset += first * element;
+    o.cols = n;
+    o.bytes = ((o.rows - 1) * o.ld + n) * element;
+    return o;
+}
+
+static zinf_operand scalars(const builder *b, uint64_t slot, uint64_t n)
+{
+    return view((buffer){8 * slot, 8 * n, ZINF_TIER_SCALAR}, b->scalar_value + (uint32_t)slot,
+                ZINF_F64, 1, n);
+}
+
+static const zinf_operand absent = {.value = ZINF_NONE};
+
+static void emit(builder *b, unsigned opcode, zinf_queue queue, unsigned flags, uint32_t unit,
+                 const char *name, const zinf_operand *o)
+{
+    zinf_plan *p = &b->plan;
+    zinf_instr *instr = &p->instrs[p->n_instrs++];
+
+    *instr = (zinf_instr){.opcode = (uint16_t)opcode, .queue = (uint8_t)queue,
+                          .flags = (uint8_t)flags, .operand0 = p->n_operands,
+                          .n_operands = (uint32_t)strlen(zinf_opcode_get(opcode)->access),
+                          .name = add_string(b, "%s", name), .layer = -1, .unit = unit};
+    memcpy(&p->operands[p->n_operands], o, instr->n_operands * sizeof *o);
+    p->n_operands += instr->n_operands;
+}
+#define EMIT(op, queue, flags, unit, name, ...)                                                  \
+    emit(b, ZINF_OP_##op, ZINF_QUEUE_##queue, flags, unit, name, (zinf_operand[]){__VA_ARGS__})
+
+static void end_segment(builder *b, uint64_t count)
+{
+    zinf_plan *p = &b->plan;
+
+    p->segments[p->n_segments++] = (zinf_segment){
+        .first_instr = b->segment_first, .n_instrs = p->n_instrs - b->segment_first,
+        .count = count};
+    b->segment_first = p->n_instrs;
+}
+
+/* ---- moving ---- */
+
+static zinf_operand whole_pages(zinf_operand o)
+{
+    o.dtype = ZINF_U8;
+    o.rows = 1;
+    o.bytes = o.cols = o.ld = pages(o.bytes);
+    return o;
+}
+
+static void copy(builder *b, uint32_t unit, const char *name, zinf_operand from, zinf_operand to)
+{
+    if (from.tier == ZINF_TIER_NVME)
+        EMIT(READ, READ, 0, unit, name, whole_pages(from), whole_pages(to));
+    else if (to.tier == ZINF_TIER_NVME)
+        EMIT(WRITE, WRITE, 0, unit, name, whole_pages(from), whole_pages(to));
+    else if (to.tier == ZINF_TIER_DEVICE)
+        EMIT(UPLOAD, UPLOAD, 0, unit, name, from, to);
+    else
+        EMIT(DOWNLOAD, DOWNLOAD, 0, unit, name, from, to);
+}
+
+static zinf_operand move(builder *b, uint32_t unit, const char *name, zinf_operand from,
+                         zinf_tier tier)
+{
+    if (from.tier == tier)
+        return from;
+    if (from.tier + tier == ZINF_TIER_DEVICE + ZINF_TIER_NVME && !b->o.unified)
+        from = move(b, unit, name, from, ZINF_TIER_HOST);
+    zinf_operand to = from;
+    to.tier = (uint8_t)tier;
+    to.offset = add_buffer(b, tier, from.bytes).offset;
+    copy(b, unit, name, from, to);
+    return to;
+}
+
+/* To a region, which the neighbouring tiers lead to. */
+static void move_to(builder *b, uint32_t unit, const char *name, zinf_operand from,
+                    zinf_operand to)
+{
+    if (from.tier == to.tier)
+        return;
+    if (from.tier + to.tier == ZINF_TIER_DEVICE + ZINF_TIER_NVME && !b->o.unified)
+        from = move(b, unit, name, from, ZINF_TIER_HOST);
+    copy(b, unit, name, from, to);
+}
+
+static zinf_operand region(const builder *b, uint32_t unit, const zinf_region *r)
+{
+    const zinf_unit *u = &b->plan.units[unit];
+    const bool param = r == &u->param;
+    const uint64_t n = r == &u->optimizer ? u->array_stride / 2 + u->n_elems : u->n_elems;
+
+    return view((buffer){r->offset, r->bytes, (zinf_tier)r->tier}, r->value,
+                param ? ZINF_BF16 : ZINF_F32, 1, n);
+}
+#define REGION(unit, which) region(b, unit, &b->plan.units[unit].which)
+
+static zinf_operand param(builder *b, uint32_t unit)
+{
+    const char *name = b->plan.units[unit].name;
+    zinf_operand o = REGION(unit, param), to = o;
+    const uint32_t turn = b->turn++ % 2;
+
+    if (unit == MINI_WTE || o.tier == ZINF_TIER_DEVICE) {
+        o = move(b, unit, name, o, ZINF_TIER_DEVICE);
+    } else {
+        if (o.tier == ZINF_TIER_NVME && !b->o.unified) {
+            to.offset = b->staging[turn].offset;
+            to.tier = ZINF_TIER_HOST;
+            copy(b, unit, name, o, to);
+            o = to;
+        }
+        to.offset = b->ready[turn].offset;
+        to.tier = ZINF_TIER_DEVICE;
+        copy(b, unit, name, o, to);
+        o = to;
+    }
+    o.rows = o.cols / MINI_C;
+    o.cols = o.ld = MINI_C;
+    return o;
+}
+
+/* ---- gradients ---- */
+
+static zinf_operand grad_target(builder *b, uint32_t unit, bool second, unsigned *ret_flags)
+{
+    zinf_operand o = REGION(unit, grad);
+
+    *ret_flags = o.tier == ZINF_TIER_DEVICE && (b->later || second) ? ZINF_FLAG_ACCUMULATE : 0;
+    if (o.tier != ZINF_TIER_DEVICE) {
+        o.offset = add_buffer(b, ZINF_TIER_DEVICE, o.bytes).offset;
+        o.tier = ZINF_TIER_DEVICE;
+    }
+    o.rows = o.cols / MINI_C;
+    o.cols = o.ld = MINI_C;
+    return o;
+}
+
+static void store_grad(builder *b, uint32_t unit, zinf_operand grad, bool second, bool last)
+{
+    const char *name = b->plan.units[unit].name;
+    zinf_operand home = REGION(unit, grad), sum = home;
+
+    grad.cols = grad.ld = grad.rows * grad.cols;
+    grad.rows = 1;
+    if (home.tier != ZINF_TIER_DEVICE) {
+        const bool first = !b->later && !second;
+        zinf_operand host = grad;
+        if (first && home.tier == ZINF_TIER_HOST)
+            copy(b, unit, name, grad, home);
+        else
+            sum = host = move(b, unit, name, grad, b->host);
+        if (!first) {
+            sum = move(b, unit, name, home, b->host);
+            EMIT(ACCUMULATE, UPDATE, 0, unit, name, host, sum);
+        } else if (home.tier == ZINF_TIER_HOST) {
+            sum = home;
+        }
+    }
+    if (last)
+        emit(b, ZINF_OP_SUM_OF_SQUARES,
+             sum.tier == b->host ? ZINF_QUEUE_UPDATE : ZINF_QUEUE_COMPUTE, 0, unit, name,
+             (zinf_operand[]){sum, scalars(b, ZINF_SCALAR_PARTIALS + unit, 1)});
+    if (home.tier == ZINF_TIER_NVME)
+        copy(b, unit, name, sum, home);
+}
+
+/* ---- programs ---- */
+
+typedef struct forward {
+    zinf_operand tokens, wte, x, y, stats, scratch;
+} forward;
+
+static forward emit_forward(builder *b, zinf_operand all_tokens, uint64_t batch, bool loop)
+{
+    forward f;
+    const uint64_t bytes = MINI_B * (MINI_T + 1) * 4;
+    zinf_operand mine = all_tokens;
+
+    mine.rows = MINI_B;
+    mine.bytes = bytes;
+    mine.offset += batch * bytes;
+    mine.stride = loop ? bytes : 0;
+    f.tokens = mine;
+    if (!b->o.unified) {
+        f.tokens = new_view(b, NULL, ZINF_I32, MINI_B, MINI_T + 1);
+        f.tokens.value = mine.value;
+        EMIT(UPLOAD, UPLOAD, 0, ZINF_NONE, "tokens", mine, f.tokens);
+    }
+    f.wte = param(b, MINI_WTE);
+    f.x = new_view(b, "x", ZINF_BF16, MINI_N, MINI_C);
+    f.y = new_view(b, "y", ZINF_BF16, MINI_N, MINI_C);
+    f.stats = new_view(b, "stats", ZINF_F32, MINI_N, 3);
+    f.scratch = new_view(b, NULL, ZINF_U8, 1, 64);
+    EMIT(EMBEDDING_FORWARD, COMPUTE, 0, MINI_WTE, "embedding", f.tokens, f.wte,
+         param(b, MINI_WPE), f.x);
+    for (uint32_t t = 0; t < MINI_TILES; t++)
+        EMIT(LINEAR_FORWARD, COMPUTE, 0, MINI_LINEAR + t, "linear", f.x,
+             param(b, MINI_LINEAR + t), absent, absent, columns(f.y, 8 * t, 8), f.scratch);
+    return f;
+}
+
+static zinf_operand emit_batch(builder *b, uint64_t n)
+{
+    zinf_operand tokens = view(add_buffer(b, b->host, n * MINI_B * (MINI_T + 1) * 4),
+                               add_value(b, "tokens"), ZINF_I32, n * MINI_B, MINI_T + 1);
+
+    EMIT(BATCH, UPDATE, 0, ZINF_NONE, "batch", tokens);
+    return tokens;
+}
+
+static void emit_micro_batch(builder *b, zinf_operand tokens, bool later)
+{
+    unsigned flags, first_wte;
+
+    b->later = later;
+    forward f = emit_forward(b, tokens, later, later);
+    zinf_operand host_x = move(b, ZINF_NONE, "checkpoint", f.x, b->host);
+    zinf_operand dy = new_view(b, "dy", ZINF_BF16, MINI_N, MINI_C);
+    zinf_operand dx = new_view(b, "dx", ZINF_F32, MINI_N, MINI_C);
+    zinf_operand dxa = new_view(b, "dx act", ZINF_BF16, MINI_N, MINI_C);
+    zinf_operand logits = new_view(b, NULL, ZINF_F32, MINI_N, MINI_V);
+    zinf_operand dlogits = new_view(b, NULL, ZINF_BF16, MINI_N, MINI_V);
+    zinf_operand dwte = grad_target(b, MINI_WTE, false, &first_wte);
+
+    EMIT(CLASSIFIER, COMPUTE, first_wte, MINI_WTE, "classifier", f.y, f.wte, f.tokens, f.stats,
+         dy, dwte, logits, dlogits, f.scratch);
+    if (first_wte)
+        b->plan.instrs[b->plan.n_instrs - 1].attr[3] = 2;
+    EMIT(LOSS, COMPUTE, later ? ZINF_FLAG_ACCUMULATE : 0, ZINF_NONE, "loss", f.stats,
+         scalars(b, ZINF_SCALAR_LOSS, 1));
+    store_grad(b, MINI_WTE, dwte, false, false);
+    zinf_operand x = move(b, ZINF_NONE, "checkpoint", host_x, ZINF_TIER_DEVICE);
+    for (uint32_t t = 0; t < MINI_TILES; t++) {
+        zinf_operand dw = grad_target(b, MINI_LINEAR + t, false, &flags);
+        EMIT(LINEAR_BACKWARD_INPUT, COMPUTE, t ? ZINF_FLAG_ACCUMULATE : 0, MINI_LINEAR + t,
+             "linear input", columns(dy, 8 * t, 8), param(b, MINI_LINEAR + t), dx, f.scratch);
+        EMIT(LINEAR_BACKWARD_WEIGHT, COMPUTE, flags, MINI_LINEAR + t, "linear weight",
+             columns(dy, 8 * t, 8), x, dw, absent, f.scratch);
+        store_grad(b, MINI_LINEAR + t, dw, false, true);
+    }
+    EMIT(CONVERT, COMPUTE, 0, ZINF_NONE, "dx", dx, dxa);
+    dwte = grad_target(b, MINI_WTE, true, &flags);
+    EMIT(EMBEDDING_BACKWARD, COMPUTE, flags, MINI_WTE, "embedding grad", f.tokens, dxa, dwte);
+    store_grad(b, MINI_WTE, dwte, true, true);
+    zinf_operand dwpe = grad_target(b, MINI_WPE, false, &flags);
+    EMIT(POSITION_BACKWARD, COMPUTE, flags, MINI_WPE, "position grad", dxa, dwpe);
+    store_grad(b, MINI_WPE, dwpe, false, true);
+}
+
+static void split(const builder *b, uint32_t unit, zinf_operand chunk, zinf_operand ret[3])
+{
+    const zinf_unit *u = &b->plan.units[unit];
+
+    for (int i = 0; i < 3; i++) {
+        ret[i] = view((buffer){chunk.offset + (uint64_t)i * u->array_stride, 0,
+                               (zinf_tier)chunk.tier}, chunk.value, ZINF_F32, 1, u->n_elems);
+    }
+}
+
+static void emit_update(builder *b)
+{
+    const zinf_tier at = b->o.optimizer == ZINF_TIER_DEVICE ? ZINF_TIER_DEVICE : b->host;
+    const zinf_queue queue = at == b->host ? ZINF_QUEUE_UPDATE : ZINF_QUEUE_COMPUTE;
+
+    emit(b, ZINF_OP_CLIP, queue, 0, ZINF_NONE, "norm",
+         (zinf_operand[]){scalars(b, ZINF_SCALAR_PARTIALS, MINI_UNITS),
+                          scalars(b, ZINF_SCALAR_NORM, 3)});
+    for (uint32_t u = 0; u < MINI_UNITS; u++) {
+        const char *name = b->plan.units[u].name;
+        zinf_operand o[6] = {move(b, u, name, REGION(u, grad), at)};
+        zinf_operand chunk = move(b, u, name, REGION(u, optimizer), at);
+        split(b, u, chunk, &o[1]);
+        o[4] = REGION(u, param);
+        if (o[4].tier != at) {
+            o[4].tier = (uint8_t)at;
+            o[4].offset = add_buffer(b, at, o[4].bytes).offset;
+        }
+        o[5] = scalars(b, ZINF_SCALAR_NORM, 3);
+        emit(b, ZINF_OP_ADAM, queue, 0, u, name, o);
+        b->plan.instrs[b->plan.n_instrs - 1].attr[0] = b->plan.units[u].decays;
+        move_to(b, u, name, chunk, REGION(u, optimizer));
+        move_to(b, u, name, o[4], REGION(u, param));
+    }
+}
+
+static void emit_fill(builder *b, unsigned opcode)
+{
+    for (uint32_t u = 0; u < MINI_UNITS; u++) {
+        const char *name = b->plan.units[u].name;
+        zinf_operand o[3], chunk = REGION(u, optimizer), to = REGION(u, param);
+        if (chunk.tier != b->host) {
+            chunk.tier = (uint8_t)b->host;
+            chunk.offset = add_buffer(b, b->host, chunk.bytes).offset;
+        }
+        if (to.tier != b->host) {
+            to.tier = (uint8_t)b->host;
+            to.offset = add_buffer(b, b->host, to.bytes).offset;
+        }
+        split(b, u, chunk, o);
+        emit(b, opcode, ZINF_QUEUE_UPDATE, 0, u, name, o);
+        EMIT(CONVERT, UPDATE, 0, u, name, o[0], to);
+        move_to(b, u, name, chunk, REGION(u, optimizer));
+        move_to(b, u, name, to, REGION(u, param));
+    }
+}
+
+static void emit_program(builder *b, zinf_program_kind kind)
+{
+    zinf_operand tokens;
+    forward f;
+
+    switch (kind) {
+    case ZINF_PROGRAM_INIT:
+        emit_fill(b, ZINF_OP_INIT);
+        break;
+    case ZINF_PROGRAM_LOAD:
+        emit_fill(b, ZINF_OP_IMPORT);
+        break;
+    case ZINF_PROGRAM_STEP:
+        tokens = emit_batch(b, b->o.accumulation);
+        emit_micro_batch(b, tokens, false);
+        end_segment(b, 1);
+        if (b->o.accumulation > 1) {
+            emit_micro_batch(b, tokens, true);
+            end_segment(b, b->o.accumulation - 1);
+        }
+        emit_update(b);
+        break;
+    case ZINF_PROGRAM_EVAL:
+        f = emit_forward(b, emit_batch(b, 1), 0, false);
+        EMIT(CLASSIFIER_FORWARD, COMPUTE, 0, MINI_WTE, "classifier", f.y, f.wte, f.tokens,
+             f.stats, new_view(b, NULL, ZINF_F32, MINI_N, MINI_V), f.scratch);
+        EMIT(LOSS, COMPUTE, 0, ZINF_NONE, "loss", f.stats, scalars(b, ZINF_SCALAR_LOSS, 1));
+        break;
+    case ZINF_PROGRAM_SAVE:
+        for (uint32_t u = 0; u < MINI_UNITS; u++) {
+            zinf_operand o[3];
+            split(b, u, move(b, u, "state", REGION(u, optimizer), b->host), o);
+            emit(b, ZINF_OP_EXPORT, ZINF_QUEUE_UPDATE, 0, u, "state", o);
+        }
+        break;
+    default:
+        return;
+    }
+    end_segment(b, 1);
+}
+
+static void add_unit(builder *b, const char *name, uint64_t rows)
+{
+    zinf_plan *p = &b->plan;
+    zinf_unit *u = &p->units[p->n_units];
+    char text[80];
+
+    p->tensors[p->n_tensors] = (zinf_tensor){.rows = rows, .cols = MINI_C, .n_dims = 2};
+    p->parts[p->n_parts] = (zinf_part){.tensor = p->n_tensors, .n_rows = rows};
+    *u = (zinf_unit){.n_elems = rows * MINI_C, .array_stride = rows * MINI_C * 4 + 64,
+                     .first_part = p->n_parts, .n_parts = 1, .decays = 1};
+    snprintf(u->name, sizeof u->name, "%s", name);
+    zinf_region *regions[3] = {&u->param, &u->grad, &u->optimizer};
+    const zinf_tier tiers[3] = {b->o.param, b->o.grad, b->o.optimizer};
+    const uint64_t bytes[3] = {2 * u->n_elems, 4 * u->n_elems,
+                               2 * u->array_stride + 4 * u->n_elems};
+    for (int i = 0; i < 3; i++) {
+        buffer buf = add_buffer(b, tiers[i], bytes[i]);
+        snprintf(text, sizeof text, "%s %s", name, zinf_class_name((unsigned)i));
+        *regions[i] = (zinf_region){buf.offset, buf.bytes, buf.tier, add_value(b, text)};
+    }
+    p->n_units++;
+    p->n_tensors++;
+    p->n_parts++;
+}
+
+#define ARRAYS(X) X(segments) X(instrs) X(operands) X(waits) X(tensors) X(units) X(parts) X(values)
+
+zinf_plan mini_plan(const mini_options *options)
+{
+    builder b = {.o = *options,
+                 .host = options->unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST};
+    zinf_plan *p = &b.plan;
+
+#define X(field) p->field = calloc(CAP, sizeof *p->field);
+    ARRAYS(X)
+#undef X
+    p->strings = calloc(CAP, 64);
+    p->n_strings = 1;
+    p->job.precision = ZINF_BF16;
+    p->job.sequence = MINI_T;
+    p->decisions.ranks = 1;
+    p->decisions.accumulation = options->accumulation;
+    p->machine.unified = options->unified;
+    for (int i = 0; i < 2; i++) {
+        b.staging[i] = add_buffer(&b, ZINF_TIER_HOST, ZINF_PAGE);
+        b.ready[i] = add_buffer(&b, ZINF_TIER_DEVICE, ZINF_PAGE);
+    }
+    for (int i = 0; i < ZINF_SCALAR_PARTIALS + MINI_UNITS; i++)
+        add_value(&b, "scalar");
+    add_unit(&b, "wte", MINI_V);
+    add_unit(&b, "wpe", MINI_T);
+    for (int t = 0; t < MINI_TILES; t++)
+        add_unit(&b, t ? "linear 1" : "linear 0", 8);
+    for (int k = 0; k < ZINF_N_PROGRAMS; k++) {
+        p->programs[k].first_segment = p->n_segments;
+        emit_program(&b, (zinf_program_kind)k);
+        p->programs[k].n_segments = p->n_segments - p->programs[k].first_segment;
+    }
+    for (int t = 0; t < ZINF_N_TIERS; t++)
+        p->machine.capacity_bytes[t] = p->machine.arena_bytes[t];
+    mini_add_waits(p);
+    return b.plan;
+}
+
+zinf_plan mini_copy(const zinf_plan *plan)
+{
+    zinf_plan made = *plan;
+
+#define X(field)                                                                                 \
+    made.field = calloc(CAP, sizeof *made.field);                                                \
+    memcpy(made.field, plan->field, CAP * sizeof *made.field);
+    ARRAYS(X)
+#undef X
+    made.strings = calloc(CAP, 64);
+    memcpy(made.strings, plan->strings, CAP * 64);
+    return made;
+}
+
+void mini_free(zinf_plan *plan)
+{
+#define X(field) free(plan->field);
+    ARRAYS(X)
+#undef X
+    free(plan->strings);
+}
+
+uint32_t mini_find(const zinf_plan *plan, uint32_t from, unsigned opcode, uint32_t unit)
+{
+    while (from < plan->n_instrs && (plan->instrs[from].opcode != opcode ||
+                                     (unit != ZINF_NONE && plan->instrs[from].unit != unit)))
+        from++;
+    return from;
+}
