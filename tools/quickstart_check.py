@@ -74,7 +74,7 @@ def main(words):
     if len(words) == 3 and words[0] == "steps":
         with open(words[1], encoding="utf-8") as plan:
             step_s = json.load(plan)["predicted"]["step_s"]
-        print(max(60, min(180, int(float(words[2]) / step_s))))
+        print(max(40, min(180, int(float(words[2]) / step_s))))
         return 0
     if len(words) == 3 and words[0] == "check":
         return check(words[1], words[2])

@@ -71,7 +71,7 @@ def an_empty_log_is_refused():
 
 def the_number_of_steps_follows_the_prediction():
     with tempfile.TemporaryDirectory() as folder:
-        for step_s, steps in ((1.0, 100), (100.0, 60), (1e-3, 180)):
+        for step_s, steps in ((1.0, 100), (100.0, 40), (1e-3, 180)):
             plan = write(folder, "plan", [{"predicted": {"step_s": step_s}}])
             done = subprocess.run([sys.executable, TOOL, "steps", plan, "100"],
                                   capture_output=True, text=True)
