@@ -53,21 +53,25 @@ uint64_t zinf_peak_rss_bytes(void)
 
 static zinf_status check_memory(const zinf_plan *plan, zinf_error *err)
 {
-    const uint64_t arenas = plan->machine.arena_bytes[ZINF_TIER_DEVICE] +
-                            plan->machine.arena_bytes[ZINF_TIER_HOST];
+    const zinf_machine_info *machine = &plan->machine;
+    uint64_t need = 0;
     const uint64_t free_bytes = kilobytes("/proc/meminfo", "MemAvailable:");
     const uint64_t group = group_left();
     const uint64_t left = group < free_bytes ? group : free_bytes;
     struct rlimit limit;
 
-    if (left != UINT64_MAX && arenas > left)
-        return zinf_fail(err, ZINF_DOES_NOT_FIT, "the plan's arenas need %" PRIu64 " bytes of "
-                         "memory, %" PRIu64 " are available; plan for a device and host of less "
-                         "memory, or free some", arenas, left);
+    for (unsigned tier = ZINF_TIER_DEVICE; tier <= ZINF_TIER_HOST; tier++)
+        if (__builtin_add_overflow(need, machine->arena_bytes[tier], &need) ||
+            __builtin_add_overflow(need, machine->overhead_bytes[tier], &need))
+            need = UINT64_MAX;
+    if (left != UINT64_MAX && need > left)
+        return zinf_fail(err, ZINF_DOES_NOT_FIT, "the plan needs %" PRIu64 " bytes of memory, %"
+                         PRIu64 " are available; plan for a device and host of less memory, or "
+                         "free some", need, left);
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
-        arenas > limit.rlim_cur)
-        return zinf_fail(err, ZINF_DOES_NOT_FIT, "the plan's arenas need %" PRIu64 " bytes, the "
-                         "address space is limited to %" PRIu64 " (ulimit -v)", arenas,
+        need > limit.rlim_cur)
+        return zinf_fail(err, ZINF_DOES_NOT_FIT, "the plan needs %" PRIu64 " bytes of memory, "
+                         "the address space is limited to %" PRIu64 " (ulimit -v)", need,
                          (uint64_t)limit.rlim_cur);
     return ZINF_OK;
 }
