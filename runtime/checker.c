@@ -304,7 +304,7 @@ static bool right_value(zinf_checker *c, const zinf_operand *o, const zinf_hit *
         return refuse(c, "C7", c->index, cell->writer, o, hit->lo, hit->hi,
                       "adds what an earlier iteration left, again");
     if (!sum && cell->generation < content->generation)
-        return refuse(c, "C4", c->index, cell->writer, o, hit->lo, hit->hi,
+        return refuse(c, content->role == ROLE_GRAD ? "C7" : "C4", c->index, cell->writer, o, hit->lo, hit->hi,
                       "reads an old copy, the value was produced anew since");
     if (writes && !sum && content->role == ROLE_NONE && cell->generation < c->generation)
         return refuse(c, "C4", c->index, cell->writer, o, hit->lo, hit->hi,
@@ -578,8 +578,11 @@ static bool check_role(zinf_checker *c)
     case ZINF_OP_CLASSIFIER_FORWARD:
     case ZINF_OP_CLASSIFIER_BACKWARD:
     case ZINF_OP_CLASSIFIER:
-        if (row_of(c, &o[1], &row) && row != instr->attr[0])
-            return refuse_operand(c, "C4", &o[1], "does not begin at the row that attr0 says");
+        if (row_of(c, &o[1], &row) &&
+            (row != instr->attr[0] ||
+             (plan->units[c->contents[o[1].value].unit].n_parts == 1 &&
+              o[1].rows * o[1].cols != plan->units[c->contents[o[1].value].unit].n_elems)))
+            return refuse_operand(c, "C4", &o[1], "is not the whole tile, from the row of attr0");
         break;
     case ZINF_OP_EMBEDDING_BACKWARD:
         if (row_of(c, &o[2], &row) && row != instr->attr[0])
@@ -600,6 +603,8 @@ static bool check_role(zinf_checker *c)
     case ZINF_OP_LOSS:
         if (o[1].tier != ZINF_TIER_SCALAR || o[1].offset != 8 * ZINF_SCALAR_LOSS)
             return refuse_operand(c, "C7", &o[1], "is not the slot of the loss");
+        if (o[0].rows != plan->decisions.micro_batch * plan->job.sequence)
+            return refuse_operand(c, "C7", o, "is not every token of the micro-batch");
         c->n_losses += c->iteration == 0 ? c->count : 0;
         c->visits_losses++;
         if (c->clips)
@@ -740,12 +745,20 @@ static bool check_operand(zinf_checker *c, const zinf_operand *o, bool direct)
 
 static bool check_instr(zinf_checker *c, const zinf_segment *s)
 {
+    /* Bits of the tiers that the first operand and the others may be in. */
+    enum { D = 1 << ZINF_TIER_DEVICE, H = 1 << ZINF_TIER_HOST, N = 1 << ZINF_TIER_NVME,
+           S = 1 << ZINF_TIER_SCALAR };
+    static const uint8_t reach[ZINF_N_QUEUES][2] = {
+        [ZINF_QUEUE_COMPUTE] = {D | S, D | S}, [ZINF_QUEUE_COLLECTIVE] = {D | H, D | H},
+        [ZINF_QUEUE_UPLOAD] = {H, D}, [ZINF_QUEUE_DOWNLOAD] = {D, H},
+        [ZINF_QUEUE_READ] = {N, D | H}, [ZINF_QUEUE_WRITE] = {D | H, N},
+        [ZINF_QUEUE_UPDATE] = {D | H | S, D | H | S}};
     const zinf_plan *plan = c->plan;
     const zinf_instr *instr = instr_of(c, c->index);
     const zinf_opcode_info *info = zinf_opcode_get(instr->opcode);
     const zinf_operand *o = &plan->operands[instr->operand0];
     const uint32_t first = plan->segments[plan->programs[c->kind].first_segment].first_instr;
-    const unsigned reach = instr->queue == ZINF_QUEUE_READ || instr->queue == ZINF_QUEUE_WRITE;
+    const bool direct = instr->queue == ZINF_QUEUE_READ || instr->queue == ZINF_QUEUE_WRITE;
 
     if (!strchr(info->queues, "CGUDRWP"[instr->queue]))
         return refuse(c, info->queues[0] == 'G' ? "C6" : "C5", c->index, ZINF_NONE, NULL, 0, 0,
@@ -753,10 +766,10 @@ static bool check_instr(zinf_checker *c, const zinf_segment *s)
     for (uint32_t k = 0; k < instr->n_operands; k++) {
         if (o[k].bytes == 0 && !access_of(instr, k).optional)
             return refuse_operand(c, "C4", &o[k], "is absent");
-        if (o[k].bytes && !check_operand(c, &o[k], reach))
+        if (o[k].bytes && !check_operand(c, &o[k], direct))
             return false;
-        if (o[k].bytes && !reach && o[k].tier == ZINF_TIER_NVME)
-            return refuse_operand(c, "C1", &o[k], "only read and write reach this tier");
+        if (o[k].bytes && !(reach[instr->queue][k > 0] >> o[k].tier & 1))
+            return refuse_operand(c, "C1", &o[k], "its queue does not reach this tier");
     }
     if (is_copy(instr->opcode) && (o[0].bytes != o[1].bytes || o[0].value != o[1].value))
         return refuse_operand(c, "C4", &o[1], "a copy changes neither bytes nor value");
