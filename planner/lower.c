@@ -242,33 +242,33 @@ void zinf_store_checkpoint(zinf_lowering *l, uint32_t group, zinf_view x)
 
 /* ---- gradients ---- */
 
-/* Where backward writes a unit's gradient: its region if compute can reach that, else a
- * temporary on the device. ret_accumulate: it must add to what is there. */
-zinf_view zinf_grad_target(zinf_lowering *l, uint32_t unit, bool second_use, bool *ret_accumulate)
+/* Nobody has added to this unit's gradient yet in this step. */
+static bool first_touch(const zinf_lowering *l, bool second_use)
 {
-    char text[128];
+    return !l->later_micro_batch && !second_use;
+}
 
-    if (l->d->tier[ZINF_CLASS_GRAD] == ZINF_TIER_DEVICE) {
-        *ret_accumulate = l->later_micro_batch || second_use;
+/* Where backward writes a unit's gradient: straight into its region the first time if compute
+ * can reach that, else into a temporary on the device. A later gradient is never summed by the
+ * GEMM that makes it but added by ACCUMULATE, so that the sum is the same wherever the region
+ * lives. */
+zinf_view zinf_grad_target(zinf_lowering *l, uint32_t unit, bool second_use)
+{
+    if (l->d->tier[ZINF_CLASS_GRAD] == ZINF_TIER_DEVICE && first_touch(l, second_use))
         return grad_region(l, unit);
-    }
-    *ret_accumulate = false;
-    snprintf(text, sizeof text, "%s grad", l->b->plan->units[unit].name);
     zinf_view view = zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, ZINF_F32, 1,
                                    l->b->plan->units[unit].n_elems, NULL);
     view.value = l->b->plan->units[unit].grad.value;
     return view;
 }
 
-static void sum_of_squares(zinf_lowering *l, uint32_t unit, zinf_view grad)
+/* The queue that works on gradients where they are summed: compute if that is a device's own
+ * memory, else update. */
+static zinf_queue sum_queue(const zinf_lowering *l, zinf_view grad)
 {
     bool on_device = l->host == ZINF_TIER_HOST && view_tier(l, grad) == ZINF_TIER_DEVICE;
 
-    zinf_build_instr(l->b, ZINF_OP_SUM_OF_SQUARES,
-                     on_device ? ZINF_QUEUE_COMPUTE : ZINF_QUEUE_UPDATE, 0,
-                     l->b->plan->units[unit].layer, unit,
-                     zinf_build_string(l->b, "%s norm", l->b->plan->units[unit].name), NULL,
-                     (zinf_view[]){grad, zinf_scalars(l, ZINF_SCALAR_PARTIALS + unit, 1)}, 2);
+    return on_device ? ZINF_QUEUE_COMPUTE : ZINF_QUEUE_UPDATE;
 }
 
 /* Adds a finished gradient to the accumulator on its tier. last_use: no other operator adds to
@@ -278,34 +278,30 @@ void zinf_store_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, bool secon
                      bool last_use)
 {
     const zinf_tier tier = l->d->tier[ZINF_CLASS_GRAD];
+    const zinf_tier at = tier == ZINF_TIER_DEVICE ? ZINF_TIER_DEVICE : l->host; /* summed here */
     const int32_t layer = l->b->plan->units[unit].layer;
-    const bool first_touch = !l->later_micro_batch && !second_use;
-    zinf_view region = grad_region(l, unit);
+    const bool first = first_touch(l, second_use);
+    zinf_view region = grad_region(l, unit), sum;
     char text[128];
 
     snprintf(text, sizeof text, "%s grad", l->b->plan->units[unit].name);
     grad = zinf_slice(grad, 0, 1, region.cols, region.cols);
-    if (tier != ZINF_TIER_DEVICE) {
-        zinf_view host = grad;
-        if (l->host == ZINF_TIER_HOST)
-            host = move(l, unit, layer, text, grad, ZINF_TIER_HOST,
-                        first_touch && tier == ZINF_TIER_HOST ? region : zinf_absent);
-        if (!first_touch) {
-            zinf_view sum = tier == ZINF_TIER_NVME
-                                ? move(l, unit, layer, text, region, l->host, zinf_absent)
-                                : region;
-            zinf_build_instr(l->b, ZINF_OP_ACCUMULATE, ZINF_QUEUE_UPDATE, 0, layer, unit,
-                             zinf_build_string(l->b, "%s", text), NULL,
-                             (zinf_view[]){host, sum}, 2);
-            host = sum;
-        }
-        if (last_use)
-            sum_of_squares(l, unit, host);
-        if (tier == ZINF_TIER_NVME)
-            copy(l, unit, layer, text, host, region);
-    } else if (last_use) {
-        sum_of_squares(l, unit, region);
+    if (first) {
+        sum = grad.buffer == region.buffer
+                  ? region
+                  : move(l, unit, layer, text, grad, at, tier == at ? region : zinf_absent);
+    } else {
+        grad = move(l, unit, layer, text, grad, at, zinf_absent);
+        sum = move(l, unit, layer, text, region, at, zinf_absent);
+        zinf_build_instr(l->b, ZINF_OP_ACCUMULATE, sum_queue(l, sum), 0, layer, unit,
+                         zinf_build_string(l->b, "%s", text), NULL, (zinf_view[]){grad, sum}, 2);
     }
+    if (last_use)
+        zinf_build_instr(l->b, ZINF_OP_SUM_OF_SQUARES, sum_queue(l, sum), 0, layer, unit,
+                         zinf_build_string(l->b, "%s norm", l->b->plan->units[unit].name), NULL,
+                         (zinf_view[]){sum, zinf_scalars(l, ZINF_SCALAR_PARTIALS + unit, 1)}, 2);
+    if (tier != at)
+        copy(l, unit, layer, text, sum, region);
 }
 
 /* ---- walking ---- */

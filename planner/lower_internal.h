@@ -64,7 +64,6 @@ typedef struct zinf_lowering {
     zinf_view dy, dinput; /* of the current linear: output's, input's */
     zinf_view dx2;        /* gradient after the MLP half */
     zinf_view small_grad; /* of the current block's unit of small tensors */
-    bool accumulate_small;
 } zinf_lowering;
 
 extern const zinf_view zinf_absent;
@@ -80,8 +79,7 @@ void zinf_need_unit(zinf_lowering *l, uint32_t unit);
 void zinf_need_checkpoint(zinf_lowering *l, uint32_t group);
 zinf_view zinf_unit_view(const zinf_lowering *l, uint32_t unit);
 void zinf_store_checkpoint(zinf_lowering *l, uint32_t group, zinf_view x);
-zinf_view zinf_grad_target(zinf_lowering *l, uint32_t unit, bool second_use,
-                           bool *ret_accumulate);
+zinf_view zinf_grad_target(zinf_lowering *l, uint32_t unit, bool second_use);
 void zinf_store_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, bool second_use,
                      bool last_use);
 

@@ -9,6 +9,7 @@
 #include "planner/search.h"
 #include "planner/settings.h"
 #include "planner/spec_internal.h"
+#include "runtime/checker.h"
 
 typedef struct options {
     const char *model, *cluster, *output, *trace, *check, *show, *simulate;
@@ -137,12 +138,14 @@ static zinf_status inspect(const options *o, zinf_error *err)
 
     if (zinf_plan_read(path, &plan, err) != ZINF_OK)
         return err->status;
-    if (o->check)
-        printf("%s: valid, %u instructions\n", path, plan.n_instrs);
-    else if (o->show)
+    if (o->show) {
         zinf_report_show(stdout, &plan);
-    else
+    } else if (o->simulate) {
         zinf_report_simulate(stdout, &plan, err);
+    } else if (zinf_plan_check(&plan, err) == ZINF_OK) {
+        printf("%s: safe (C1-C8), %u instructions, hash %016" PRIx64 "\n", path, plan.n_instrs,
+               plan.hash);
+    }
     zinf_plan_free(&plan);
     return err->status;
 }
@@ -152,6 +155,8 @@ static zinf_status report(const options *o, zinf_search_result *r, const zinf_mo
 {
     FILE *text = o->json ? stderr : stdout; /* JSON is the product; the rest is for people */
 
+    if (zinf_plan_check(&r->plan, err) != ZINF_OK)
+        return err->status;
     if (o->explain)
         zinf_report_explain(text, &r->plan, model, cluster);
     else if (!o->json)

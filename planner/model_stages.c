@@ -300,15 +300,14 @@ static void emit_classifier_backward(zinf_lowering *l, const zinf_stage *s)
     const uint64_t hidden = l->model->hidden;
     const uint64_t chunk = zinf_classifier_chunk(l->model, l->cluster, l->d, l->n_tokens);
     const uint32_t tiles = l->d->tiles[ZINF_LINEAR_VOCAB];
-    bool accumulate;
     zinf_view w = tile_matrix(l, zinf_unit_view(l, s->tile), ZINF_LINEAR_VOCAB);
-    zinf_view grad = zinf_grad_target(l, s->tile, false, &accumulate);
+    zinf_view grad = zinf_grad_target(l, s->tile, false);
     zinf_view logits = act_f32(l, chunk, w.rows, NULL);
     zinf_view dlogits = zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, l->act, chunk,
                                       w.rows, NULL);
     const uint64_t attr[4] = {zinf_tile_row(l->model->vocab, tiles, s->tile), chunk,
                               l->model->global_batch * l->seq,
-                              (s->tile > 0) | (uint64_t)accumulate << 1};
+                              s->tile > 0};
 
     if (s->tile == 0)
         l->dinput = tiles > 1 ? act_f32(l, l->n_tokens, hidden, "dh")
@@ -340,11 +339,10 @@ static void emit_final_norm_backward(zinf_lowering *l)
 {
     const uint64_t hidden = l->model->hidden;
     const uint32_t unit = zinf_unit_of_final_norm(l->d, l->model->layers);
-    bool accumulate;
-    zinf_view grad = zinf_grad_target(l, unit, false, &accumulate);
+    zinf_view grad = zinf_grad_target(l, unit, false);
 
     l->dx = act(l, hidden, "dx");
-    EMIT(l, ZINF_OP_LAYERNORM_BACKWARD, accumulate ? ZINF_FLAG_ACCUMULATE : 0, -1, unit, NULL,
+    EMIT(l, ZINF_OP_LAYERNORM_BACKWARD, 0, -1, unit, NULL,
          "ln_f backward", l->dinput, l->acts[l->model->layers].x,
          zinf_slice(zinf_unit_view(l, unit), 0, 1, hidden, hidden), l->final_stats, zinf_absent,
          l->dx, zinf_slice(grad, 0, 1, hidden, hidden),
@@ -364,7 +362,6 @@ static void emit_linear_backward(zinf_lowering *l, const zinf_stage *s)
     const uint32_t unit = zinf_unit_of_tile(l->d, s->layer, s->linear, s->tile);
     const uint32_t small_unit = zinf_unit_of_small(l->d, s->layer);
     zinf_view w = tile_matrix(l, zinf_unit_view(l, unit), s->linear), x;
-    bool accumulate;
 
     switch (s->linear) {
     case ZINF_LINEAR_QKV:
@@ -383,14 +380,14 @@ static void emit_linear_backward(zinf_lowering *l, const zinf_stage *s)
     if (s->tile == 0) {
         if (s->linear == ZINF_LINEAR_PROJ) {
             l->dy = l->dx;
-            l->small_grad = zinf_grad_target(l, small_unit, false, &l->accumulate_small);
+            l->small_grad = zinf_grad_target(l, small_unit, false);
         }
         l->dinput = tiles > 1 ? act_f32(l, l->n_tokens, w.cols, "dinput")
                               : act(l, w.cols, "dinput");
     }
-    zinf_view grad = zinf_grad_target(l, unit, false, &accumulate);
+    zinf_view grad = zinf_grad_target(l, unit, false);
     zinf_view dy = zinf_slice(l->dy, row, l->n_tokens, w.rows, features);
-    EMIT(l, ZINF_OP_LINEAR_BACKWARD_WEIGHT, accumulate ? ZINF_FLAG_ACCUMULATE : 0,
+    EMIT(l, ZINF_OP_LINEAR_BACKWARD_WEIGHT, 0,
          (int32_t)s->layer, unit, NULL, text[s->linear], dy, x,
          zinf_slice(grad, 0, w.rows, w.cols, w.cols),
          small(l, l->small_grad, ZINF_SMALL_BIAS + (int)s->linear, row, w.rows),
@@ -419,7 +416,7 @@ static void emit_norm_backward(zinf_lowering *l, const zinf_stage *s)
     const int w = second ? ZINF_SMALL_LN2_W : ZINF_SMALL_LN1_W;
     zinf_view out = act(l, hidden, second ? "dx2" : "dx");
 
-    EMIT(l, ZINF_OP_LAYERNORM_BACKWARD, l->accumulate_small ? ZINF_FLAG_ACCUMULATE : 0,
+    EMIT(l, ZINF_OP_LAYERNORM_BACKWARD, 0,
          (int32_t)s->layer, unit, NULL, second ? "ln_2 backward" : "ln_1 backward", l->dinput,
          second ? a->x2 : a->x, small(l, zinf_unit_view(l, unit), w, 0, hidden),
          second ? a->stats2 : a->stats1, second ? l->dx : l->dx2, out,
@@ -457,10 +454,9 @@ static void emit_embed_backward(zinf_lowering *l, const zinf_stage *s)
     const uint64_t hidden = l->model->hidden;
     const uint64_t attr[4] = {zinf_tile_row(l->model->vocab, l->d->tiles[ZINF_LINEAR_VOCAB],
                                             s->tile)};
-    bool accumulate;
-    zinf_view grad = zinf_grad_target(l, s->tile, true, &accumulate);
+    zinf_view grad = zinf_grad_target(l, s->tile, true);
 
-    EMIT(l, ZINF_OP_EMBEDDING_BACKWARD, accumulate ? ZINF_FLAG_ACCUMULATE : 0, -1, s->tile, attr,
+    EMIT(l, ZINF_OP_EMBEDDING_BACKWARD, 0, -1, s->tile, attr,
          "embedding backward", l->tokens, l->dx,
          zinf_slice(grad, 0, grad.cols / hidden, hidden, hidden));
     zinf_store_grad(l, s->tile, grad, true, true);
@@ -472,14 +468,13 @@ static void emit_position_backward(zinf_lowering *l)
     const uint64_t rest = l->model->context - l->seq;
     const uint32_t unit = zinf_unit_of_position(l->d);
     const uint64_t attr[4] = {l->batch};
-    bool accumulate;
-    zinf_view grad = zinf_grad_target(l, unit, false, &accumulate);
+    zinf_view grad = zinf_grad_target(l, unit, false);
 
     /* Positions beyond the sequence have no gradient. */
-    if (rest && !accumulate)
+    if (rest)
         EMIT(l, ZINF_OP_ZERO, 0, -1, unit, NULL, "positions beyond the sequence",
              zinf_slice(grad, l->seq * hidden, 1, rest * hidden, rest * hidden));
-    EMIT(l, ZINF_OP_POSITION_BACKWARD, accumulate ? ZINF_FLAG_ACCUMULATE : 0, -1, unit, attr,
+    EMIT(l, ZINF_OP_POSITION_BACKWARD, 0, -1, unit, attr,
          "position backward", l->dx, zinf_slice(grad, 0, l->seq, hidden, hidden));
     zinf_store_grad(l, unit, grad, false, true);
 }

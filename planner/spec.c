@@ -409,6 +409,9 @@ static zinf_status fail_unknown(const zinf_spec_file *file, const zinf_yaml_node
         return zinf_spec_fail(file, mark_of(node), "unknown key %s in %s; did you mean \"%s\"? "
                               "(known in %s: %s)", got.text, where, elsewhere->path, where, known);
     }
+    if (distance > 2 && 2 * distance > strlen(node->text)) /* nothing is near */
+        return zinf_spec_fail(file, mark_of(node), "unknown key %s in %s (known: %s)", got.text,
+                              where, known);
     return zinf_spec_fail(file, mark_of(node), "unknown key %s in %s; did you mean \"%s\"? "
                           "(known: %s)", got.text, where, nearest, known);
 }

@@ -74,8 +74,7 @@ zinf_value_result zinf_value_quantity(const char *text, zinf_spec_unit unit, dou
 /* "1 MiB", "1 TFLOP/s", "1e+06": into buf, which is returned. */
 const char *zinf_value_format(double value, zinf_spec_unit unit, char *buf, size_t n_buf);
 
-/* Insertions, deletions, substitutions and swaps of neighbours; case costs nothing at the end of
- * ties. Strings beyond 63 bytes are cut. */
+/* Insertions, deletions, substitutions and swaps of neighbours. Beyond 63 bytes nothing counts. */
 unsigned zinf_edit_distance(const char *a, const char *b);
 
 /* ---- spec_keys.c: the table ---- */

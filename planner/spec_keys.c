@@ -38,7 +38,8 @@ static const zinf_spec_key keys[] = {
 
     SECTION("model", NULL, "the Transformer"),
     STRING("model.name", M(name), "model", "gpt2-124m", "name in plans and reports"),
-    CHOICE("model.family", M(family), "gpt2|llama", NULL, "gpt2", "architecture"),
+    CHOICE("model.family", M(family), "gpt2|llama", NULL, "gpt2",
+           "architecture; llama is not supported yet"),
     INTEGER("model.layers", M(layers), 1, 1e5, NULL, "12", "Transformer blocks"),
     INTEGER("model.hidden", M(hidden), 1, 1 << 22, NULL, "768", "width of the residual stream"),
     INTEGER("model.heads", M(heads), 1, 65536, NULL, "12", "attention heads"),
@@ -56,7 +57,7 @@ static const zinf_spec_key keys[] = {
     INTEGER("training.global_batch", M(global_batch), 1, INT32_MAX, NULL, "8",
             "sequences of an optimizer step, all ranks together"),
     {"training.precision", ZINF_SPEC_DTYPE, NONE, M(precision), 0, 0, "bf16", "bf16",
-     "bf16|fp16|fp32", "parameters and activations"},
+     "bf16|fp16|fp32", "of parameters and activations; fp16 is not built yet"},
     SECTION("training.optimizer", "-", "how parameters are updated"),
     CHOICE("training.optimizer.type", M(optimizer), "adamw", "adamw", "adamw", "the method"),
     REAL("training.optimizer.lr", M(lr), 0, 10, "6e-4", "6e-4", "peak learning rate"),

@@ -82,8 +82,8 @@ static zinf_status add(builder *b, const yaml_event_t *event, zinf_yaml_kind kin
         return fail(b, line, column, "anchors (&%.40s) are not supported; write the value out",
                     (const char *)anchor);
     if (tag)
-        return fail(b, line, column, "tags (%.40s) are not supported; write the plain value",
-                    (const char *)tag);
+        return fail(b, line, column, "tags (%s) are not supported; write the plain value",
+                    zinf_spec_excerpt((const char *)tag).text);
     if (b->tree.n_nodes == ZINF_YAML_MAX_NODES)
         return fail(b, line, column, "more than %d values; a specification has fewer than 100",
                     ZINF_YAML_MAX_NODES);

@@ -5,10 +5,11 @@
 
 #include "kernels/kernels.h"
 
-/* GEMM by oneDNN; gemm.c. What oneDNN lacks goes to the reference. */
-void zinf_cpu_gemm(zinf_kernels *table);
+/* GEMM by oneDNN for AVX-512; what oneDNN lacks goes to zinf_cpu_gemm_avx512. */
+void zinf_cpu_gemm_dnnl(zinf_kernels *table);
 
 #define DECLARE(level)                                                                           \
+    void zinf_cpu_gemm_##level(zinf_kernels *table);                                             \
     void zinf_cpu_attention_##level(zinf_kernels *table);                                        \
     void zinf_cpu_layernorm_##level(zinf_kernels *table);                                        \
     void zinf_cpu_gelu_##level(zinf_kernels *table);                                             \

@@ -225,9 +225,3 @@ const char *zinf_matmul_describe(const zinf_matmul *matmul)
 {
     return matmul->description;
 }
-
-void zinf_matmul_limit(zinf_cpu_level most)
-{
-    if (most == ZINF_CPU_AVX2)
-        dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2); /* refused once a primitive exists */
-}

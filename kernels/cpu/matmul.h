@@ -1,5 +1,5 @@
 /* kernels/cpu/matmul.h - one oneDNN matmul primitive of fixed shape. Hides the differences of
- * oneDNN 2 and 3; knows nothing of splitting, residuals or conversions (gemm.c does).
+ * oneDNN 2 and 3; knows nothing of splitting, residuals or conversions (gemm_dnnl.c does).
  */
 #ifndef ZINF_KERNELS_CPU_MATMUL_H
 #define ZINF_KERNELS_CPU_MATMUL_H
@@ -18,8 +18,5 @@ void zinf_matmul_destroy(zinf_matmul *matmul); /* accepts NULL */
 
 /* oneDNN's own name of the implementation chosen; for people. */
 const char *zinf_matmul_describe(const zinf_matmul *matmul);
-
-/* Forbids oneDNN what lies above the level. Only the first call of a process can do it. */
-void zinf_matmul_limit(zinf_cpu_level most);
 
 #endif

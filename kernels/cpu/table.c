@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/matmul.h"
 
 static const char *const level_names[ZINF_N_CPU_LEVELS] = {"ref", "avx2", "avx512"};
 
@@ -49,6 +48,7 @@ void zinf_kernels_cpu(zinf_kernels *ret_table, zinf_dtype act, int n_threads, zi
 #if defined(__x86_64__)
 #define FILL(level)                                                                              \
     do {                                                                                         \
+        zinf_cpu_gemm_##level(ret_table);                                                        \
         zinf_cpu_attention_##level(ret_table);                                                   \
         zinf_cpu_layernorm_##level(ret_table);                                                   \
         zinf_cpu_gelu_##level(ret_table);                                                        \
@@ -64,7 +64,7 @@ void zinf_kernels_cpu(zinf_kernels *ret_table, zinf_dtype act, int n_threads, zi
     ret_table->name = level_names[level];
 #endif
 #ifdef ZINF_HAVE_DNNL
-    zinf_matmul_limit(level);
-    zinf_cpu_gemm(ret_table);
+    if (level == ZINF_CPU_AVX512)
+        zinf_cpu_gemm_dnnl(ret_table);
 #endif
 }

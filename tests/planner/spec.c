@@ -116,7 +116,8 @@ static void given_values_are_kept(void)
     static const char text[] =
         "model: {name: x, family: gpt2, layers: 3, hidden: 64, heads: 4, ffn: 100, vocab: 256,\n"
         "        context: 128}\n"
-        "training:\n  sequence: 64\n  global_batch: 6\n  precision: fp32\n  seed: 9007199254740992\n"
+        "training:\n  sequence: 64\n  global_batch: 6\n  precision: fp32\n"
+        "  seed: 9007199254740992\n"
         "  optimizer: {lr: 0, betas: [0, 0.5], eps: 1e-6, weight_decay: 0}\n"
         "  schedule: {type: constant, warmup: 0, steps: 7, min_lr: 0.0}\n  clip: 0\n";
     zinf_model m;
@@ -197,6 +198,18 @@ static void sizes_are_exact(void)
                       bytes == rows[i].bytes, "\"%s\" gave %llu", rows[i].text,
                       (unsigned long long)bytes);
     }
+}
+
+static void numbers_beyond_a_double_are_told_apart(void)
+{
+    double value = 7;
+    zinf_why why;
+
+    CHECK(zinf_value_real("1e400", &value, &why) == ZINF_VALUE_TOO_LARGE);
+    CHECK(zinf_value_real("-1e400", &value, &why) == ZINF_VALUE_NEGATIVE);
+    CHECK(zinf_value_quantity("1e300 TB/s", ZINF_UNIT_BYTES_PER_S, &value, &why) ==
+          ZINF_VALUE_TOO_LARGE);
+    CHECK(zinf_value_real("1e400 m", &value, &why) == ZINF_VALUE_BAD && value == 7);
 }
 
 static void nothing_is_written_on_failure(void)
@@ -333,24 +346,40 @@ static void a_huge_file_is_refused_unread(void)
 }
 
 /* Every prefix, and thousands of seeded changes of one to three bytes. */
-static void damaged_files_fail_with_a_position(void)
+static void damage(bool is_cluster, const char *good, size_t n)
 {
-    size_t n = strlen(small_model);
     uint64_t state = 1;
-    char text[sizeof small_model];
+    char text[600];
     zinf_error err;
 
+    CHECK(n < sizeof text && !parse(is_cluster, good, n, &err));
     for (unsigned i = 0; i < 6000; i++) {
         size_t length = i < n ? i : n;
-        memcpy(text, small_model, n);
+        memcpy(text, good, n);
         for (unsigned j = 0; i >= n && j <= i % 3; j++) {
             state = state * 6364136223846793005u + 1442695040888963407u;
             text[(state >> 33) % n] = (char)(state >> 56);
         }
-        if (parse(false, text, length, &err))
+        if (parse(is_cluster, text, length, &err))
             CHECK_MESSAGE(err.status == ZINF_BAD_INPUT && !strncmp(err.text, "t.yaml:", 7) &&
                           !strchr(err.text, '\n'), "%s", err.text);
     }
+}
+
+static void damaged_models_fail_with_a_position(void)
+{
+    damage(false, small_model, strlen(small_model));
+}
+
+static void damaged_clusters_fail_with_a_position(void)
+{
+    static const char text[] =
+        "cluster:\n  device: {kind: cpu, peak: {fp32: 100 GFLOP/s}}\n"
+        "  host: {memory: 8 GiB, cores: 2, bandwidth: 20 GB/s}\n"
+        "  nvme: {paths: [/a, /b], capacity: 1 TB, read: 1 GB/s, write: 1 GB/s, latency: 1 us}\n"
+        "  source: {default: a choice, nvme: measured}\n";
+
+    damage(true, text, strlen(text));
 }
 
 int main(int argc, char **argv)
@@ -363,6 +392,7 @@ int main(int argc, char **argv)
     RUN(a_unified_cpu_takes_the_hosts_memory);
     RUN(every_key_of_a_cluster_is_read);
     RUN(sizes_are_exact);
+    RUN(numbers_beyond_a_double_are_told_apart);
     RUN(nothing_is_written_on_failure);
     RUN(the_key_table_prints);
     RUN(an_empty_text_is_refused);
@@ -373,7 +403,8 @@ int main(int argc, char **argv)
     RUN(a_long_value_is_quoted_in_part);
     RUN(an_unreadable_file_names_the_reason);
     RUN(a_huge_file_is_refused_unread);
-    RUN(damaged_files_fail_with_a_position);
+    RUN(damaged_models_fail_with_a_position);
+    RUN(damaged_clusters_fail_with_a_position);
     run_cases();
     RUN(all_cases_were_found);
     return check_finish();

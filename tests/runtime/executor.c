@@ -313,6 +313,79 @@ static void classifier_agrees_for_every_chunk_and_tile(void)
         }
 }
 
+/* grad, master, m, v of 8 elements at 0, 64, 128, 192; the bf16 parameters at 256. */
+static zinf_plan update_plan(void)
+{
+    zinf_plan plan = builder_new();
+
+    plan.machine.unified = 1;
+    plan.job.precision = ZINF_BF16;
+    plan.job.weight_decay = 0.5;
+    builder_tensor(&plan, "w", 2, 4, ZINF_INIT_ZERO, 0);
+    builder_unit(&plan, "u", 0, 0, 2);
+    builder_program(&plan, ZINF_PROGRAM_STEP);
+    builder_segment(&plan, ZINF_PROGRAM_STEP, 1);
+    builder_instr(&plan, ZINF_OP_SUM_OF_SQUARES, ZINF_QUEUE_UPDATE, "norm");
+    builder_floats(&plan, ZINF_TIER_DEVICE, 0, 8, 0);
+    builder_scalars(&plan, ZINF_SCALAR_PARTIALS, 1);
+    builder_instr(&plan, ZINF_OP_CLIP, ZINF_QUEUE_UPDATE, "clip");
+    builder_scalars(&plan, ZINF_SCALAR_PARTIALS, 1);
+    builder_scalars(&plan, ZINF_SCALAR_NORM, 3);
+    builder_instr(&plan, ZINF_OP_ADAM, ZINF_QUEUE_UPDATE, "adam");
+    plan.instrs[plan.n_instrs - 1].unit = 0;
+    plan.instrs[plan.n_instrs - 1].attr[0] = 1;
+    for (uint64_t i = 0; i < 4; i++)
+        builder_floats(&plan, ZINF_TIER_DEVICE, 64 * i, 8, 0);
+    builder_matrix(&plan, ZINF_TIER_DEVICE, 256, 1, 8, ZINF_BF16, 0);
+    builder_scalars(&plan, ZINF_SCALAR_NORM, 3);
+    return plan;
+}
+
+static void a_gradient_is_clipped_and_applied_once(void)
+{
+    machine m;
+
+    start(&m, update_plan(), false, 0);
+    float *grad = zinf_executor_arena(m.executor, ZINF_TIER_DEVICE), *master = grad + 16;
+    grad[0] = 3;
+    grad[1] = -4; /* norm 5, clipped to 1: 0.6 and -0.8 */
+    for (int i = 0; i < 8; i++)
+        master[i] = 1;
+    m.env.lr = 0.125;
+    run(&m, ZINF_PROGRAM_STEP);
+    CHECK(m.env.norm == 5 && m.env.factor == 1 / (5 + 1e-6) && !m.env.skip);
+    /* first step: m / bias1 = g, v / bias2 = g^2, so lr * sign(g), after the decay of 1/16 */
+    CHECK(master[0] - (0.9375 - 0.125) < 1e-6 && (0.9375 - 0.125) - master[0] < 1e-6);
+    CHECK(master[1] - (0.9375 + 0.125) < 1e-6 && (0.9375 + 0.125) - master[1] < 1e-6);
+    CHECK(master[2] == 0.9375f);
+    CHECK(master[16] - 0.06f < 1e-7f && 0.06f - master[16] < 1e-7f); /* m = 0.1 * 0.6 */
+    CHECK(((uint16_t *)(grad + 64))[2] == 0x3f70);                   /* bf16 of 0.9375 */
+    stop(&m);
+}
+
+static void a_gradient_that_is_not_finite_changes_nothing(void)
+{
+    for (int k = 0; k < 2; k++) {
+        machine m;
+        float before[24];
+        start(&m, update_plan(), false, 0);
+        float *grad = zinf_executor_arena(m.executor, ZINF_TIER_DEVICE), *master = grad + 16;
+        for (int i = 0; i < 48; i++)
+            master[i] = (float)i;
+        memcpy(before, master, sizeof before);
+        memset(grad + 64, 0xff, 16);
+        grad[5] = k ? 1.0f / 0.0f : 0.0f / 0.0f;
+        m.env.lr = 0.1;
+        run(&m, ZINF_PROGRAM_STEP);
+        CHECK(m.env.skip && memcmp(before, master, sizeof before) == 0);
+        CHECK(((uint16_t *)(grad + 64))[1] == 0x3f80); /* the parameters are written all the same */
+        grad[5] = 0;
+        run(&m, ZINF_PROGRAM_STEP);
+        CHECK(!m.env.skip && memcmp(before, master, sizeof before) != 0);
+        stop(&m);
+    }
+}
+
 int main(void)
 {
     const char *base = getenv("TMPDIR");
@@ -328,6 +401,8 @@ int main(void)
     RUN(a_truncated_file_ends_the_run);
     RUN(initial_values_do_not_depend_on_tiles);
     RUN(classifier_agrees_for_every_chunk_and_tile);
+    RUN(a_gradient_is_clipped_and_applied_once);
+    RUN(a_gradient_that_is_not_finite_changes_nothing);
     char command[300];
     snprintf(command, sizeof command, "rm -rf '%s'", directory);
     return system(command) || check_finish();

@@ -23,6 +23,7 @@
  * the C library's ---- */
 
 static long n_changes, kill_at = -1, fail_at = -1;
+static char order[256]; /* of syncs (f) and renames (r) */
 
 static bool change(void)
 {
@@ -35,24 +36,37 @@ static bool change(void)
     return true;
 }
 
+static void note(char event)
+{
+    const size_t n = strlen(order);
+    if (n + 1 < sizeof order)
+        order[n] = event;
+}
+
+/* Noted, not done: a killed process loses nothing that it wrote, and thousands of syncs make
+ * this test as slow as the disk. */
 int fsync(int fd)
 {
-    return change() ? (int)syscall(SYS_fsync, fd) : -1;
+    (void)fd;
+    note('f');
+    return change() ? 0 : -1;
 }
 
 /* Torn in half, so that a kill falls into the middle of a write, too. */
 ssize_t pwrite(int fd, const void *bytes, size_t n, off_t offset)
 {
-    return change() ? (ssize_t)syscall(SYS_pwrite64, fd, bytes, n > 1 ? n / 2 : n, offset) : -1;
+    return change() ? (ssize_t)syscall(SYS_pwrite64, fd, bytes, n > 512 ? n / 2 : n, offset) : -1;
 }
 
 int renameat(int from_fd, const char *from, int to_fd, const char *to)
 {
+    note('r');
     return change() ? (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, 0) : -1;
 }
 
 int renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned flags)
 {
+    note('r');
     return change() ? (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, flags) : -1;
 }
 
@@ -329,6 +343,22 @@ static void the_last_two_stay_and_nothing_of_others_goes(void)
     CHECK(!save(0) && load() == 0);
 }
 
+static void what_others_put_in_the_way_is_named_and_left(void)
+{
+    char path[300];
+
+    start_anew();
+    CHECK(!save(1));
+    snprintf(path, sizeof path, "%s/.zinf-writing", directory);
+    mkdir(path, 0700);
+    snprintf(path, sizeof path, "%s/.zinf-writing/mine", directory);
+    spill(path, "mine", 4);
+    snprintf(path, sizeof path, "%s/.zinf-writing/manifest.json", directory);
+    spill(path, "mine", 4);
+    CHECK(save(2) == ZINF_MACHINE && contains(".zinf-writing"));
+    CHECK(exists(".zinf-writing/mine") && exists(".zinf-writing/manifest.json") && load() == 1);
+}
+
 static void two_writers_do_not_share_a_directory(void)
 {
     const zinf_plan plan = make_plan();
@@ -366,7 +396,7 @@ static void a_kill_at_any_instant_leaves_a_checkpoint(void)
 
     for (;; n++) {
         start_anew();
-        CHECK(!save(1) && !save(2) && !save(3));
+        CHECK(!save(2) && !save(3));
         if (!save_killed_at(4, n))
             break;
         const long step = load();
@@ -380,6 +410,16 @@ static void a_kill_at_any_instant_leaves_a_checkpoint(void)
     CHECK(load() == 4 && !exists("step-2"));
 }
 
+/* The manifest, three files and the directory; rename; the parent; the new `latest`; rename; the
+ * parent. */
+static void everything_is_synced_before_it_is_named(void)
+{
+    start_anew();
+    memset(order, 0, sizeof order);
+    CHECK(!save(1));
+    CHECK_MESSAGE(!strcmp(order, "fffffrffrf"), "%s", order);
+}
+
 static void kills_one_after_the_other_leave_a_checkpoint(void)
 {
     long n = 0;
@@ -390,7 +430,7 @@ static void kills_one_after_the_other_leave_a_checkpoint(void)
         const long step = load();
         CHECK_MESSAGE(step == 3 || step == 4, "killed at %ld: %ld %s", n, step, err.text);
     }
-    CHECK(n > 40 && load() == 4 && !save(5) && load() == 5);
+    CHECK(n > 25 && load() == 4 && !save(5) && load() == 5);
     CHECK(!exists(".zinf-writing") && !exists(".zinf-removing") && !exists(".zinf-latest"));
 }
 
@@ -403,7 +443,7 @@ static void a_kill_while_a_step_is_saved_again_leaves_it(void)
     CHECK(!save(3) && !save(4));
     for (; save_killed_at(4, n); n++)
         CHECK_MESSAGE(load() == 4, "killed at %ld: %s", n, err.text);
-    CHECK(n > 40 && load() == 4 && exists("step-3") && !exists(".zinf-writing"));
+    CHECK(n > 25 && load() == 4 && exists("step-3") && !exists(".zinf-writing"));
 }
 
 static void a_failure_of_any_call_is_reported_and_keeps_the_last(void)
@@ -411,7 +451,7 @@ static void a_failure_of_any_call_is_reported_and_keeps_the_last(void)
     long failures = 0;
 
     start_anew();
-    CHECK(!save(1) && !save(2));
+    CHECK(!save(2));
     for (long n = 0; n < 60; n++) {
         n_changes = 0;
         fail_at = n;
@@ -425,9 +465,9 @@ static void a_failure_of_any_call_is_reported_and_keeps_the_last(void)
         CHECK_MESSAGE(step == 2 || step == 3, "failed at %ld: %ld %s", n, step, err.text);
         CHECK_MESSAGE(status || step == 3, "call %ld failed, which nobody noticed", n);
         start_anew();
-        CHECK(!save(1) && !save(2));
+        CHECK(!save(2));
     }
-    CHECK_MESSAGE(failures > 40, "%ld", failures);
+    CHECK_MESSAGE(failures > 25, "%ld", failures);
 }
 
 static void a_flipped_bit_anywhere_is_found(void)
@@ -584,7 +624,7 @@ static int fill_small_filesystem(void)
     plan.tensors = &large;
     plan.n_tensors = 1;
     if (zinf_checkpoint_create(directory, &plan, &progress, &w, &err) != ZINF_MACHINE ||
-        !strstr(err.text, "needs") || !strstr(err.text, "bytes free"))
+        !strstr(err.text, "needs 103663296 bytes") || !strstr(err.text, "bytes free"))
         return 1;
     return exists(".zinf-writing") ? 2 : 0;
 }
@@ -637,8 +677,10 @@ int main(void)
     RUN(a_missing_element_is_refused_at_commit);
     RUN(an_element_put_twice_or_outside_is_refused);
     RUN(the_last_two_stay_and_nothing_of_others_goes);
+    RUN(what_others_put_in_the_way_is_named_and_left);
     RUN(two_writers_do_not_share_a_directory);
     RUN(a_kill_at_any_instant_leaves_a_checkpoint);
+    RUN(everything_is_synced_before_it_is_named);
     RUN(kills_one_after_the_other_leave_a_checkpoint);
     RUN(a_kill_while_a_step_is_saved_again_leaves_it);
     RUN(a_failure_of_any_call_is_reported_and_keeps_the_last);

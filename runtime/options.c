@@ -1,0 +1,206 @@
+/* runtime/options.c - see options.h. Errors name the nearest option. */
+#include "runtime/options.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum option_kind { TEXT, COUNT, REAL, ENGINE, NOT_YET, HELP } option_kind;
+
+static const struct option {
+    const char *name, *argument;
+    option_kind kind;
+    size_t offset;
+    const char *help;
+} options[] = {
+#define AT(field) offsetof(zinf_run_options, field)
+    {"--data", "TRAIN", TEXT, AT(data), "tokens to train on: llm.c, nanoGPT (.bin) or raw text"},
+    {"--val", "VAL", TEXT, AT(val), "tokens to validate on"},
+    {"--val-every", "N", COUNT, AT(val_every), "validate every N steps (0: at the end only)"},
+    {"--val-batches", "N", COUNT, AT(val_batches), "micro-batches of one validation (20)"},
+    {"--steps", "N", COUNT, AT(steps),
+     "stop when N optimizer steps are done in all (the plan's; 0 with --sample)"},
+    {"--init", "random", TEXT, AT(init), "initial weights: random, from the plan's seed"},
+    {"--save", "DIR", TEXT, AT(save), "write checkpoints there, the last one at the end"},
+    {"--save-every", "N", COUNT, AT(save_every), "and every N steps (0: at the end only)"},
+    {"--resume", "DIR", TEXT, AT(resume), "go on from the last checkpoint there"},
+    {"--log", "L.jsonl", TEXT, AT(log), "one JSON object a step, and a summary"},
+    {"--trace", "T.json", TEXT, AT(trace),
+     "Chrome trace of the last step, predicted and measured"},
+    {"--nvme", "DIR", TEXT, AT(nvme), "directory of the nvme tier"},
+    {"--engine", "auto|uring|threads", ENGINE, AT(engine), "how the nvme tier is accessed"},
+    {"--sample", "N", COUNT, AT(sample), "at the end write N tokens to standard output"},
+    {"--prompt", "TEXT", TEXT, AT(prompt),
+     "what the sample goes on from (token ids, unless the vocabulary is bytes)"},
+    {"--temperature", "F", REAL, AT(temperature), "of the sample (0.8; 0: the likeliest token)"},
+    {"--export", "HF_DIR", NOT_YET, 0, "not built yet; --save writes safetensors"},
+    {"--help", NULL, HELP, 0, "this text"},
+};
+
+enum { N_OPTIONS = sizeof options / sizeof *options };
+
+static size_t smallest(size_t a, size_t b, size_t c)
+{
+    const size_t least = a < b ? a : b;
+    return least < c ? least : c;
+}
+
+/* Levenshtein's distance of two short words. */
+static size_t distance(const char *a, const char *b)
+{
+    size_t row[64], n = strlen(b);
+
+    if (n > 62)
+        return SIZE_MAX;
+    for (size_t j = 0; j <= n; j++)
+        row[j] = j;
+    for (size_t i = 0; a[i]; i++) {
+        size_t before = row[0];
+        row[0] = i + 1;
+        for (size_t j = 0; j < n; j++) {
+            const size_t up = row[j + 1];
+            row[j + 1] = smallest(up + 1, row[j] + 1, before + (a[i] != b[j]));
+            before = up;
+        }
+    }
+    return row[n];
+}
+
+static const char *nearest(const char *word)
+{
+    size_t best = SIZE_MAX;
+    const char *name = options[0].name;
+
+    for (size_t i = 0; i < N_OPTIONS; i++) {
+        const size_t d = distance(word, options[i].name);
+        if (d < best) {
+            best = d;
+            name = options[i].name;
+        }
+    }
+    return name;
+}
+
+static zinf_status set(const struct option *option, const char *text, zinf_run_options *o,
+                       zinf_error *err)
+{
+    void *field = (char *)o + option->offset;
+    char *end;
+
+    errno = 0;
+    switch (option->kind) {
+    case TEXT:
+        if (*text == 0)
+            return zinf_fail(err, ZINF_BAD_INPUT, "%s takes %s, it is empty", option->name,
+                             option->argument);
+        *(const char **)field = text;
+        return ZINF_OK;
+    case COUNT:
+        *(uint64_t *)field = strtoull(text, &end, 10);
+        if (*text < '0' || *text > '9' || *end || errno || *(uint64_t *)field > 1000000000000u)
+            return zinf_fail(err, ZINF_BAD_INPUT, "%s takes a whole number from 0 to 1e12, not "
+                             "\"%s\"", option->name, text);
+        return ZINF_OK;
+    case REAL:
+        *(double *)field = strtod(text, &end);
+        if (end == text || *end || !(*(double *)field >= 0) || !(*(double *)field <= 1000))
+            return zinf_fail(err, ZINF_BAD_INPUT, "%s takes a number from 0 to 1000, not "
+                             "\"%s\"", option->name, text);
+        return ZINF_OK;
+    case ENGINE:
+        for (int i = 0; i < 3; i++)
+            if (strcmp(text, (const char *const[]){"auto", "uring", "threads"}[i]) == 0) {
+                *(zinf_engine *)field = (zinf_engine)i;
+                return ZINF_OK;
+            }
+        return zinf_fail(err, ZINF_BAD_INPUT, "%s takes auto, uring or threads, not \"%s\"",
+                         option->name, text);
+    default:
+        return zinf_fail(err, ZINF_BAD_INPUT, "%s is not built yet; --save DIR writes the "
+                         "weights as safetensors", option->name);
+    }
+}
+
+static zinf_status check(const zinf_run_options *o, zinf_error *err)
+{
+    if (!o->plan)
+        return zinf_fail(err, ZINF_BAD_INPUT, "no plan given; usage: zinf-run PLAN --data TRAIN "
+                         "(zinf-run --help tells more)");
+    if (o->init && strcmp(o->init, "random"))
+        return zinf_fail(err, ZINF_BAD_INPUT, "--init \"%s\": starting from a Hugging Face "
+                         "directory is not built yet; use --init random or --resume DIR",
+                         o->init);
+    if (o->init && o->resume)
+        return zinf_fail(err, ZINF_BAD_INPUT, "--init and --resume both say where to start; "
+                         "give one");
+    if (o->save_every && !o->save)
+        return zinf_fail(err, ZINF_BAD_INPUT, "--save-every needs --save DIR");
+    if (o->val_every && !o->val)
+        return zinf_fail(err, ZINF_BAD_INPUT, "--val-every needs --val VAL");
+    if (o->prompt && !o->sample)
+        return zinf_fail(err, ZINF_BAD_INPUT, "--prompt needs --sample N");
+    return ZINF_OK;
+}
+
+zinf_status zinf_run_options_parse(int argc, char **argv, zinf_run_options *ret_options,
+                                   zinf_error *err)
+{
+    zinf_run_options o = {.val_batches = 20, .temperature = 0.8};
+
+    for (int i = 1; i < argc; i++) {
+        const char *word = argv[i], *equals = strchr(word, '=');
+        const size_t n = equals ? (size_t)(equals - word) : strlen(word);
+        const struct option *option = NULL;
+        if (word[0] != '-' || word[1] == 0) {
+            if (o.plan)
+                return zinf_fail(err, ZINF_BAD_INPUT, "two plans, \"%s\" and \"%s\"; give one",
+                                 o.plan, word);
+            o.plan = word;
+            continue;
+        }
+        for (size_t k = 0; k < N_OPTIONS; k++)
+            if (strlen(options[k].name) == n && memcmp(options[k].name, word, n) == 0)
+                option = &options[k];
+        if (!option)
+            return zinf_fail(err, ZINF_BAD_INPUT, "unknown option \"%s\"; the nearest is %s",
+                             word, nearest(word));
+        if (option->kind == HELP) {
+            o.help = true;
+            *ret_options = o;
+            return ZINF_OK;
+        }
+        if (!equals && i + 1 == argc)
+            return zinf_fail(err, ZINF_BAD_INPUT, "%s needs %s after it", option->name,
+                             option->argument);
+        const char *value = equals ? equals + 1 : argv[++i];
+        if (option->offset == AT(nvme) && option->kind == TEXT && o.nvme)
+            return zinf_fail(err, ZINF_BAD_INPUT, "several --nvme directories are not built yet; "
+                             "give one");
+        if (set(option, value, &o, err))
+            return err->status;
+        o.steps_given |= option->offset == AT(steps) && option->kind == COUNT;
+    }
+    if (check(&o, err))
+        return err->status;
+    *ret_options = o;
+    return ZINF_OK;
+}
+
+void zinf_run_options_help(FILE *out)
+{
+    fputs("usage: zinf-run PLAN --data TRAIN [OPTION]..\n"
+          "Runs a plan that zinf-plan made: trains, validates, saves, samples.\n\n", out);
+    for (size_t i = 0; i < N_OPTIONS; i++) {
+        char left[48];
+        snprintf(left, sizeof left, "%s%s%s", options[i].name, options[i].argument ? " " : "",
+                 options[i].argument ? options[i].argument : "");
+        fprintf(out, "  %-29s %s\n", left, options[i].help);
+    }
+    fputs("\nThe product (the sample, the table of predicted against measured) goes to standard\n"
+          "output, everything else to standard error. Control-C ends after the current step.\n"
+          "Exit codes: 0 done, 1 wrong result, 2 your input, 3 the plan was refused or does not\n"
+          "fit, 4 the machine (memory, disk).\n", out);
+}

@@ -1,0 +1,26 @@
+/* runtime/options.h - the command line of zinf-run: one table, from which --help is made too. */
+#ifndef ZINF_RUNTIME_OPTIONS_H
+#define ZINF_RUNTIME_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "runtime/error.h"
+#include "runtime/storage.h"
+
+typedef struct zinf_run_options {
+    bool help;
+    const char *plan, *data, *val, *save, *resume, *log, *trace, *nvme, *prompt, *init;
+    uint64_t steps, val_every, val_batches, save_every, sample;
+    bool steps_given;
+    double temperature;
+    zinf_engine engine;
+} zinf_run_options;
+
+/* Fills ret_options with defaults and what argv says; strings stay argv's. */
+zinf_status zinf_run_options_parse(int argc, char **argv, zinf_run_options *ret_options,
+                                   zinf_error *err);
+void zinf_run_options_help(FILE *out);
+
+#endif

@@ -1,0 +1,18 @@
+/* runtime/preflight.h - does this machine have what the plan needs? Asked before anything large
+ * is allocated. Also reads what the process has used.
+ */
+#ifndef ZINF_RUNTIME_PREFLIGHT_H
+#define ZINF_RUNTIME_PREFLIGHT_H
+
+#include <stdint.h>
+
+#include "runtime/error.h"
+#include "runtime/plan.h"
+
+/* Memory, storage directory, ranks, backend. nvme may be NULL. */
+zinf_status zinf_preflight(const zinf_plan *plan, const char *nvme, zinf_error *err);
+
+/* Largest resident size of this process so far, bytes; 0 if the system does not tell. */
+uint64_t zinf_peak_rss_bytes(void);
+
+#endif

@@ -1,0 +1,167 @@
+/* runtime/report.c - see report.h; the trace is trace.c's. */
+#include "runtime/report.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* ---- progress ---- */
+
+void zinf_progress_begin(zinf_progress_line *line)
+{
+    *line = (zinf_progress_line){.terminal = isatty(STDERR_FILENO)};
+}
+
+static void duration(double seconds, char ret_text[32])
+{
+    const uint64_t s = seconds > 0 && seconds < 1e9 ? (uint64_t)(seconds + 0.5) : 0;
+
+    if (s >= 3600)
+        snprintf(ret_text, 32, "%" PRIu64 "h%02" PRIu64 "m", s / 3600, s / 60 % 60);
+    else
+        snprintf(ret_text, 32, "%" PRIu64 "m%02" PRIu64 "s", s / 60, s % 60);
+}
+
+void zinf_progress_step(zinf_progress_line *line, const zinf_step_report *step, bool last)
+{
+    const uint64_t now = now_ns();
+    char left[32], val[48] = "";
+
+    line->mean_step_s = line->mean_step_s > 0 ? 0.9 * line->mean_step_s + 0.1 * step->step_s
+                                              : step->step_s;
+    if (!last && !step->validated && line->shown_ns &&
+        now - line->shown_ns < (line->terminal ? 100000000u : 1000000000u))
+        return;
+    line->shown_ns = now;
+    duration((double)(step->steps - step->step) * line->mean_step_s, left);
+    if (step->validated)
+        snprintf(val, sizeof val, "  val %.4f", step->val_loss);
+    fprintf(stderr, "%sstep %" PRIu64 "/%" PRIu64 "  loss %.4f%s  lr %.3g  norm %.3g%s  %.0f tok/s"
+            "  MFU %.1f %%  ETA %s%s", line->terminal ? "\r" : "", step->step, step->steps,
+            step->loss, val, step->lr, step->norm, step->skipped ? " (skipped)" : "",
+            step->tokens_per_s, 100 * step->mfu, left, line->terminal ? "\033[K" : "\n");
+    line->open = line->terminal;
+    if (line->open && (last || step->validated)) {
+        fputc('\n', stderr);
+        line->open = false;
+    }
+    fflush(stderr);
+}
+
+void zinf_progress_say(zinf_progress_line *line, const char *format, ...)
+{
+    va_list args;
+
+    if (line->open)
+        fputc('\n', stderr);
+    line->open = false;
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+}
+
+/* ---- log ---- */
+
+static void number(FILE *log, const char *name, double value)
+{
+    if (isfinite(value))
+        fprintf(log, ", \"%s\": %.17g", name, value);
+    else
+        fprintf(log, ", \"%s\": null", name);
+}
+
+static zinf_status written(FILE *log, zinf_error *err)
+{
+    if (fflush(log) || ferror(log))
+        return zinf_fail(err, ZINF_MACHINE, "cannot write the log: %s",
+                         strerror(errno));
+    return ZINF_OK;
+}
+
+zinf_status zinf_log_step(FILE *log, const zinf_step_report *step, zinf_error *err)
+{
+    fprintf(log, "{\"step\": %" PRIu64, step->step);
+    number(log, "loss", step->loss);
+    number(log, "lr", step->lr);
+    number(log, "grad_norm", step->norm);
+    number(log, "grad_norm_clipped", step->clipped_norm);
+    fprintf(log, ", \"tokens\": %" PRIu64, step->tokens);
+    number(log, "step_s", step->step_s);
+    number(log, "tokens_per_s", step->tokens_per_s);
+    number(log, "mfu", step->mfu);
+    if (step->skipped)
+        fputs(", \"skipped\": true", log);
+    if (step->validated)
+        number(log, "val_loss", step->val_loss);
+    fputs("}\n", log);
+    return written(log, err);
+}
+
+static void tiers(FILE *log, const char *name, const uint64_t bytes[ZINF_N_TIERS])
+{
+    fprintf(log, "\"%s\": {", name);
+    for (unsigned i = 0; i <= ZINF_TIER_NVME; i++)
+        fprintf(log, "%s\"%s\": %" PRIu64, i ? ", " : "", zinf_tier_name(i), bytes[i]);
+    fputs("}, ", log);
+}
+
+zinf_status zinf_log_summary(FILE *log, const zinf_plan *plan, const zinf_run_report *run,
+                             zinf_error *err)
+{
+    fputs("{\"summary\": {", log);
+    tiers(log, "planned", run->planned_bytes);
+    tiers(log, "measured", run->measured_bytes);
+    fprintf(log, "\"peak_rss_bytes\": %" PRIu64, run->peak_rss_bytes);
+    number(log, "predicted_step_s", run->predicted_step_s);
+    number(log, "measured_step_s", run->measured_step_s);
+    fputs(", \"queues\": {", log);
+    for (unsigned q = 0; q < ZINF_N_QUEUES; q++)
+        fprintf(log, "%s\"%s\": {\"predicted_s\": %.17g, \"measured_s\": %.17g}", q ? ", " : "",
+                zinf_queue_name(q), plan->predicted.queue_busy_s[q], run->queue_s[q]);
+    fprintf(log, "}, \"steps\": %" PRIu64 ", \"kernels\": \"%s\", \"engine\": \"%s\", "
+            "\"plan_hash\": \"%016" PRIx64 "\", \"params_hash\": \"%016" PRIx64 "\"}}\n",
+            run->n_steps, run->kernels, run->engine, plan->hash, run->params_hash);
+    return written(log, err);
+}
+
+/* ---- table ---- */
+
+static void row(FILE *out, const char *kind, const char *name, double planned, double measured,
+                const char *unit)
+{
+    fprintf(out, "%-7s %-10s %12.3f %12.3f %-4s", kind, name, planned, measured, unit);
+    if (planned > 0)
+        fprintf(out, " %6.1f %%", 100 * measured / planned);
+    fputc('\n', out);
+}
+
+void zinf_report_table(FILE *out, const zinf_plan *plan, const zinf_run_report *run)
+{
+    fprintf(out, "%-7s %-10s %12s %12s\n", "", "", "predicted", "measured");
+    if (run->n_steps) {
+        row(out, "step", "", 1e3 * run->predicted_step_s, 1e3 * run->measured_step_s, "ms");
+        for (unsigned q = 0; q < ZINF_N_QUEUES; q++)
+            if (plan->predicted.queue_busy_s[q] > 0 || run->queue_s[q] > 0)
+                row(out, "queue", zinf_queue_name(q), 1e3 * plan->predicted.queue_busy_s[q],
+                    1e3 * run->queue_s[q], "ms");
+    }
+    for (unsigned t = 0; t <= ZINF_TIER_NVME; t++)
+        if (run->planned_bytes[t] || run->measured_bytes[t])
+            row(out, "memory", zinf_tier_name(t), (double)run->planned_bytes[t] / 0x1p20,
+                (double)run->measured_bytes[t] / 0x1p20, "MiB");
+    fflush(out);
+}

@@ -1,0 +1,57 @@
+/* runtime/report.h - what a run tells: the progress line, the JSON log, the last table. Formats
+ * between steps only, never inside one.
+ */
+#ifndef ZINF_RUNTIME_REPORT_H
+#define ZINF_RUNTIME_REPORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "runtime/error.h"
+#include "runtime/executor.h"
+#include "runtime/plan.h"
+
+typedef struct zinf_step_report {
+    uint64_t step, steps;  /* done, to be done */
+    double loss, lr, norm, clipped_norm;
+    uint64_t tokens;       /* since training began, all ranks */
+    double step_s, tokens_per_s, mfu;
+    bool skipped, validated;
+    double val_loss;
+} zinf_step_report;
+
+typedef struct zinf_run_report {
+    uint64_t planned_bytes[ZINF_N_TIERS], measured_bytes[ZINF_N_TIERS], peak_rss_bytes;
+    double predicted_step_s, measured_step_s; /* measured: mean, without the first of several */
+    double queue_s[ZINF_N_QUEUES];            /* measured busy time of a step, mean */
+    uint64_t params_hash, n_steps;
+    const char *kernels, *engine;
+} zinf_run_report;
+
+typedef struct zinf_progress_line {
+    bool terminal, open; /* open: a line without its newline is on the terminal */
+    uint64_t shown_ns;
+    double mean_step_s;
+} zinf_progress_line;
+
+void zinf_progress_begin(zinf_progress_line *line);
+/* On a terminal one line, rewritten; else a line a second at most. last: always shown. */
+void zinf_progress_step(zinf_progress_line *line, const zinf_step_report *step, bool last);
+/* A line of text of its own on standard error. */
+__attribute__((format(printf, 2, 3)))
+void zinf_progress_say(zinf_progress_line *line, const char *format, ...);
+
+/* Numbers are printed so that they read back to the same bits; what is no number is null. */
+zinf_status zinf_log_step(FILE *log, const zinf_step_report *step, zinf_error *err);
+zinf_status zinf_log_summary(FILE *log, const zinf_plan *plan, const zinf_run_report *run,
+                             zinf_error *err);
+
+void zinf_report_table(FILE *out, const zinf_plan *plan, const zinf_run_report *run);
+
+/* Chrome trace events: the predicted time line of a step, and the measured one of the
+ * executor's last run. */
+zinf_status zinf_trace_write(const char *path, const zinf_plan *plan,
+                             const zinf_executor *executor, zinf_error *err);
+
+#endif

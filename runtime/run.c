@@ -1,0 +1,356 @@
+/* runtime/run.c - see run.h. Reads from top to bottom as a run happens: load, start or resume,
+ * step by step, finish.
+ */
+#include "runtime/run.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "runtime/checker.h"
+#include "runtime/checkpoint.h"
+#include "runtime/data.h"
+#include "runtime/executor.h"
+#include "runtime/params_hash.h"
+#include "runtime/plan.h"
+#include "runtime/preflight.h"
+#include "runtime/rate.h"
+#include "runtime/report.h"
+#include "runtime/sample.h"
+#include "runtime/storage.h"
+
+enum { MOST_SKIPPED = 10 }; /* steps in a row without a finite loss or norm */
+
+typedef struct session {
+    const zinf_run_options *options;
+    zinf_plan plan;
+    zinf_data *data, *val;
+    zinf_storage *storage;
+    zinf_executor *executor;
+    zinf_params_hash *hash;
+    zinf_progress progress; /* where training stands */
+    uint64_t steps;         /* where it is to end */
+    uint64_t saved_step;    /* of the last checkpoint written here; UINT64_MAX: none */
+    uint64_t n_skipped;     /* in a row */
+    FILE *log;
+    zinf_progress_line line;
+    zinf_run_report report;
+} session;
+
+/* ---- load ---- */
+
+static zinf_status open_data(session *s, zinf_error *err)
+{
+    const zinf_run_options *o = s->options;
+    const zinf_model_info *model = &s->plan.model;
+    const zinf_job_info *job = &s->plan.job;
+
+    if (s->progress.step < s->steps && !o->data)
+        return zinf_fail(err, ZINF_BAD_INPUT, "%" PRIu64 " steps are to be done and there is "
+                         "nothing to train on; pass --data TRAIN", s->steps - s->progress.step);
+    if (o->data && zinf_data_open(o->data, model->vocab, job->sequence, job->seed, true,
+                                  &s->data, err))
+        return err->status;
+    if (o->val && zinf_data_open(o->val, model->vocab, job->sequence, job->seed, false, &s->val,
+                                 err))
+        return err->status;
+    return ZINF_OK;
+}
+
+static zinf_status load(session *s, zinf_error *err)
+{
+    const zinf_run_options *o = s->options;
+    char warning[256] = "";
+
+    if (zinf_plan_read(o->plan, &s->plan, err) || zinf_plan_check(&s->plan, err) ||
+        zinf_preflight(&s->plan, o->nvme, err))
+        return err->status;
+    s->steps = o->steps_given ? o->steps : o->sample ? 0 : s->plan.job.steps;
+    s->progress = (zinf_progress){.seed = s->plan.job.seed, .loss_scale = 1,
+                                  .plan_hash = s->plan.hash};
+    if (!o->resume && open_data(s, err))
+        return err->status;
+    if (o->log) {
+        s->log = fopen(o->log, "w");
+        if (!s->log)
+            return zinf_fail(err, ZINF_MACHINE, "cannot create log \"%s\": %s", o->log,
+                             strerror(errno));
+    }
+    if (s->plan.machine.arena_bytes[ZINF_TIER_NVME] > 0) {
+        const zinf_storage_options io = {o->engine, s->plan.decisions.io_block_bytes,
+                                         s->plan.decisions.io_depth};
+        if (zinf_storage_open(o->nvme, 0, s->plan.machine.arena_bytes[ZINF_TIER_NVME], &io,
+                              &s->storage, warning, err))
+            return err->status;
+        if (warning[0])
+            zinf_progress_say(&s->line, "zinf-run: warning: %s", warning);
+    }
+    const zinf_executor_options options = {
+        .backend = zinf_backend_find(s->plan.machine.backend), .storage = s->storage,
+        .trace = o->trace != NULL};
+    if (zinf_executor_open(&s->plan, &options, &s->executor, err))
+        return err->status;
+    s->report.kernels = zinf_executor_kernels_name(s->executor);
+    s->report.engine = s->storage ? zinf_storage_engine_name(s->storage) : "none";
+    return zinf_params_hash_open(&s->plan, &s->hash, err);
+}
+
+/* ---- states in and out ---- */
+
+static zinf_status get_state(void *context, uint32_t tensor, zinf_state_array array,
+                             uint64_t first, uint64_t n, float *ret_values, zinf_error *err)
+{
+    return zinf_checkpoint_get(context, tensor, array, first, n, ret_values, err);
+}
+
+typedef struct state_sink {
+    zinf_checkpoint_writer *writer; /* NULL: none */
+    zinf_params_hash *hash;
+} state_sink;
+
+static zinf_status put_state(void *context, uint32_t tensor, zinf_state_array array,
+                             uint64_t first, uint64_t n, const float *values, zinf_error *err)
+{
+    const state_sink *sink = context;
+
+    if (array == ZINF_STATE_MASTER &&
+        zinf_params_hash_put(sink->hash, tensor, first, n, values, err))
+        return err->status;
+    if (sink->writer)
+        return zinf_checkpoint_put(sink->writer, tensor, array, first, n, values, err);
+    return ZINF_OK;
+}
+
+/* Fresh weights, or a checkpoint's. */
+static zinf_status begin(session *s, zinf_error *err)
+{
+    zinf_env env = {.get = get_state};
+    zinf_checkpoint_reader *reader = NULL;
+
+    if (!s->options->resume)
+        return zinf_executor_run(s->executor, ZINF_PROGRAM_INIT, &env, err);
+    if (zinf_checkpoint_open(s->options->resume, &s->plan, &reader, &s->progress, err))
+        return err->status;
+    env.state_context = reader;
+    env.step = s->progress.step;
+    zinf_executor_run(s->executor, ZINF_PROGRAM_LOAD, &env, err);
+    zinf_checkpoint_close(reader);
+    if (err->status)
+        return err->status;
+    zinf_progress_say(&s->line, "zinf-run: resumed \"%s\" at step %" PRIu64, s->options->resume,
+                      s->progress.step);
+    if (s->progress.seed != s->plan.job.seed)
+        zinf_progress_say(&s->line, "zinf-run: warning: the checkpoint was trained with seed %"
+                          PRIu64 ", the plan has %" PRIu64 ": the order of the data changes",
+                          s->progress.seed, s->plan.job.seed);
+    s->progress.seed = s->plan.job.seed;
+    s->progress.plan_hash = s->plan.hash;
+    return open_data(s, err);
+}
+
+/* Reads all states once: into a checkpoint if `save`, and into the hash of the weights. */
+static zinf_status export_state(session *s, bool save, zinf_error *err)
+{
+    state_sink sink = {.hash = s->hash};
+    zinf_env env = {.step = s->progress.step, .put = put_state, .state_context = &sink};
+
+    zinf_params_hash_reset(s->hash);
+    if (save && zinf_checkpoint_create(s->options->save, &s->plan, &s->progress, &sink.writer,
+                                       err))
+        return err->status;
+    if (zinf_executor_run(s->executor, ZINF_PROGRAM_SAVE, &env, err)) {
+        zinf_checkpoint_abandon(sink.writer);
+        return err->status;
+    }
+    if (save && zinf_checkpoint_commit(sink.writer, err))
+        return err->status;
+    if (save) {
+        s->saved_step = s->progress.step;
+        zinf_progress_say(&s->line, "zinf-run: saved step %" PRIu64 " in \"%s\"",
+                          s->progress.step, s->options->save);
+    }
+    return zinf_params_hash_digest(s->hash, &s->report.params_hash, err);
+}
+
+/* ---- steps ---- */
+
+typedef struct token_source {
+    zinf_data *data;
+    uint64_t *position;
+} token_source;
+
+static zinf_status next_batch(void *context, uint64_t n, uint64_t cols, int32_t *ret_tokens,
+                              zinf_error *err)
+{
+    const token_source *source = context;
+
+    (void)cols; /* sequence + 1, as the data was opened with */
+    if (zinf_data_batch(source->data, *source->position, n, 0, 1, ret_tokens, err))
+        return err->status;
+    *source->position += n;
+    return ZINF_OK;
+}
+
+/* Mean loss over the first batches of the validation data, in file order. */
+static zinf_status validate(session *s, double *ret_loss, zinf_error *err)
+{
+    const uint64_t micro = s->plan.decisions.micro_batch;
+    const uint64_t most = (zinf_data_n_sequences(s->val) + micro - 1) / micro;
+    const uint64_t n = s->options->val_batches < most ? s->options->val_batches : most;
+    uint64_t position = 0;
+    token_source source = {s->val, &position};
+    double sum = 0;
+
+    if (n == 0 || s->plan.programs[ZINF_PROGRAM_EVAL].n_segments == 0)
+        return zinf_fail(err, ZINF_BAD_INPUT, "there is nothing to validate with: --val-batches "
+                         "is 0, or the plan has no eval program");
+    for (uint64_t i = 0; i < n; i++) {
+        zinf_env env = {.step = s->progress.step, .batch = next_batch, .batch_context = &source};
+        if (zinf_executor_run(s->executor, ZINF_PROGRAM_EVAL, &env, err))
+            return err->status;
+        sum += env.loss;
+    }
+    *ret_loss = sum / (double)n;
+    return ZINF_OK;
+}
+
+static void measure(session *s, double step_s)
+{
+    zinf_run_report *r = &s->report;
+    const double weight = r->n_steps < 2 ? 1 : 1 / (double)r->n_steps; /* the first warms up */
+
+    r->n_steps++;
+    r->measured_step_s += weight * (step_s - r->measured_step_s);
+    for (unsigned q = 0; q < ZINF_N_QUEUES; q++)
+        r->queue_s[q] += weight * (1e-9 * (double)zinf_executor_busy_ns(s->executor,
+                                                                       (zinf_queue)q) -
+                                   r->queue_s[q]);
+}
+
+static zinf_status one_step(session *s, bool last, zinf_error *err)
+{
+    const zinf_job_info *job = &s->plan.job;
+    token_source source = {s->data, &s->progress.data_position};
+    zinf_env env = {.step = s->progress.step, .batch = next_batch, .batch_context = &source,
+                    .lr = zinf_learning_rate(job, s->progress.step)};
+
+    if (zinf_executor_run(s->executor, ZINF_PROGRAM_STEP, &env, err))
+        return err->status;
+    s->progress.step++;
+    zinf_step_report step = {
+        .step = s->progress.step, .steps = s->steps, .loss = env.loss, .lr = env.lr,
+        .norm = env.norm, .clipped_norm = env.norm * env.factor, .skipped = env.skip,
+        .tokens = s->progress.step * job->global_batch * job->sequence,
+        .step_s = 1e-9 * (double)zinf_executor_wall_ns(s->executor)};
+    measure(s, step.step_s);
+    if (s->options->trace && last && zinf_trace_write(s->options->trace, &s->plan, s->executor,
+                                                      err))
+        return err->status;
+    step.tokens_per_s = (double)(job->global_batch * job->sequence) / step.step_s;
+    if (s->plan.predicted.peak_flops > 0)
+        step.mfu = s->plan.predicted.flops_per_step / step.step_s / s->plan.predicted.peak_flops;
+    step.validated = s->val && (last || (s->options->val_every &&
+                                         s->progress.step % s->options->val_every == 0));
+    if (step.validated && validate(s, &step.val_loss, err))
+        return err->status;
+    zinf_progress_step(&s->line, &step, last);
+    if (s->log && zinf_log_step(s->log, &step, err))
+        return err->status;
+    s->n_skipped = env.skip ? s->n_skipped + 1 : 0;
+    if (s->n_skipped == MOST_SKIPPED)
+        return zinf_fail(err, ZINF_WRONG_RESULT, "%d steps in a row had a loss or gradient norm "
+                         "that is not finite, the last is step %" PRIu64 "; the weights are as "
+                         "before them: lower the learning rate or check the data", MOST_SKIPPED,
+                         s->progress.step);
+    if (s->options->save_every && s->progress.step % s->options->save_every == 0)
+        return export_state(s, true, err);
+    return ZINF_OK;
+}
+
+static zinf_status train(session *s, const volatile sig_atomic_t *stop, zinf_error *err)
+{
+    const uint64_t first = s->progress.step;
+
+    while (s->progress.step < s->steps && !*stop)
+        if (one_step(s, s->progress.step + 1 == s->steps, err))
+            return err->status;
+    if (*stop && s->progress.step < s->steps) {
+        if (s->options->trace && s->progress.step > first &&
+            zinf_trace_write(s->options->trace, &s->plan, s->executor, err))
+            return err->status;
+        zinf_progress_say(&s->line, "zinf-run: stopped after step %" PRIu64 " of %" PRIu64,
+                          s->progress.step, s->steps);
+    }
+    zinf_env env = {.step = s->progress.step};
+    return zinf_executor_run(s->executor, ZINF_PROGRAM_FLUSH, &env, err);
+}
+
+/* ---- the end ---- */
+
+static void account(session *s)
+{
+    const zinf_machine_info *machine = &s->plan.machine;
+    zinf_run_report *r = &s->report;
+    struct stat info;
+
+    for (unsigned t = 0; t < ZINF_N_TIERS; t++)
+        r->planned_bytes[t] = machine->arena_bytes[t] + machine->overhead_bytes[t];
+    r->predicted_step_s = s->plan.predicted.step_s;
+    r->peak_rss_bytes = zinf_peak_rss_bytes();
+    /* On a CPU device and host share this process: all but the device's arena is the host's. */
+    const uint64_t device = machine->unified ? r->peak_rss_bytes
+                                             : machine->arena_bytes[ZINF_TIER_DEVICE];
+    r->measured_bytes[ZINF_TIER_DEVICE] = device;
+    r->measured_bytes[ZINF_TIER_HOST] = r->peak_rss_bytes > device ? r->peak_rss_bytes - device
+                                                                   : 0;
+    if (s->storage && stat(zinf_storage_path(s->storage), &info) == 0)
+        r->measured_bytes[ZINF_TIER_NVME] = (uint64_t)info.st_size;
+}
+
+static zinf_status finish(session *s, zinf_error *err)
+{
+    const zinf_run_options *o = s->options;
+
+    if (export_state(s, o->save && s->saved_step != s->progress.step, err))
+        return err->status;
+    if (o->sample) {
+        const bool bytes = s->plan.model.vocab == 256 ||
+                           (s->data && !strcmp(zinf_data_format(s->data), "bytes"));
+        const zinf_sample_options sample = {o->prompt, o->sample,
+                                            s->plan.job.seed + s->progress.step,
+                                            o->temperature, bytes};
+        if (zinf_sample(&s->plan, s->executor, &sample, stdout, err))
+            return err->status;
+    }
+    account(s);
+    zinf_report_table(stdout, &s->plan, &s->report);
+    if (ferror(stdout))
+        return zinf_fail(err, ZINF_MACHINE, "cannot write to standard output");
+    if (s->log)
+        return zinf_log_summary(s->log, &s->plan, &s->report, err);
+    return ZINF_OK;
+}
+
+zinf_status zinf_run(const zinf_run_options *options, const volatile sig_atomic_t *stop,
+                     zinf_error *err)
+{
+    session s = {.options = options, .saved_step = UINT64_MAX};
+
+    zinf_progress_begin(&s.line);
+    if (load(&s, err) == ZINF_OK && begin(&s, err) == ZINF_OK && train(&s, stop, err) == ZINF_OK)
+        finish(&s, err);
+    if (s.line.open)
+        fputc('\n', stderr);
+    zinf_params_hash_close(s.hash);
+    zinf_executor_close(s.executor);
+    zinf_storage_close(s.storage);
+    zinf_data_close(s.data);
+    zinf_data_close(s.val);
+    if (s.log)
+        fclose(s.log);
+    zinf_plan_free(&s.plan);
+    return err->status;
+}

@@ -1,0 +1,140 @@
+/* tests/runtime/command.c - options, the learning rate, the hash of the weights, the log. */
+#include <math.h>
+
+#include "runtime/options.h"
+#include "runtime/params_hash.h"
+#include "runtime/rate.h"
+#include "runtime/report.h"
+#include "tests/check.h"
+#include "tests/runtime/builder.h"
+
+static zinf_status parse(zinf_run_options *o, zinf_error *err, const char *const *words)
+{
+    char *argv[16] = {0};
+    int n = 0;
+
+    while (words[n]) {
+        argv[n] = (char *)(uintptr_t)words[n];
+        n++;
+    }
+    memset(err, 0, sizeof *err);
+    return zinf_run_options_parse(n, argv, o, err);
+}
+
+#define WORDS(...) (const char *const[]){"zinf-run", __VA_ARGS__, NULL}
+
+static void options_are_read(void)
+{
+    zinf_run_options o;
+    zinf_error err;
+
+    CHECK(parse(&o, &err, WORDS("p", "--data", "d", "--steps=12", "--engine", "threads",
+                                "--temperature", "0")) == ZINF_OK);
+    CHECK(!strcmp(o.plan, "p") && !strcmp(o.data, "d") && o.steps == 12 && o.steps_given);
+    CHECK(o.engine == ZINF_ENGINE_THREADS && o.temperature == 0 && o.val_batches == 20);
+    CHECK(parse(&o, &err, WORDS("p", "--help")) == ZINF_OK && o.help);
+}
+
+static void wrong_options_are_the_users_fault(void)
+{
+    static const struct {
+        const char *words[8], *text;
+    } cases[] = {
+        {{"zinf-run"}, "no plan given"},
+        {{"zinf-run", "p", "q"}, "two plans"},
+        {{"zinf-run", "p", "--dta", "x"}, "the nearest is --data"},
+        {{"zinf-run", "p", "--stesp", "1"}, "the nearest is --steps"},
+        {{"zinf-run", "p", "--data"}, "needs TRAIN"},
+        {{"zinf-run", "p", "--steps", "-1"}, "whole number"},
+        {{"zinf-run", "p", "--steps", "1.5"}, "whole number"},
+        {{"zinf-run", "p", "--steps", "99999999999999999999"}, "whole number"},
+        {{"zinf-run", "p", "--temperature", "nan"}, "from 0 to 1000"},
+        {{"zinf-run", "p", "--engine", "fast"}, "auto, uring or threads"},
+        {{"zinf-run", "p", "--export", "x"}, "not built yet"},
+        {{"zinf-run", "p", "--init", "some/dir"}, "not built yet"},
+        {{"zinf-run", "p", "--save-every", "3"}, "needs --save"},
+        {{"zinf-run", "p", "--val-every", "3"}, "needs --val"},
+        {{"zinf-run", "p", "--data", ""}, "it is empty"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        zinf_run_options o;
+        zinf_error err;
+        CHECK_MESSAGE(parse(&o, &err, cases[i].words) == ZINF_BAD_INPUT, "case %zu", i);
+        CHECK_MESSAGE(strstr(err.text, cases[i].text), "%s", err.text);
+    }
+}
+
+static void the_rate_warms_up_and_falls_as_a_cosine(void)
+{
+    const zinf_job_info job = {.lr = 1, .min_lr = 0.1, .warmup = 4, .steps = 12, .schedule = 1};
+    zinf_job_info constant = job;
+
+    constant.schedule = 0;
+    CHECK(zinf_learning_rate(&job, 0) == 0.25 && zinf_learning_rate(&job, 3) == 1);
+    CHECK(zinf_learning_rate(&job, 4) == 1);
+    CHECK(fabs(zinf_learning_rate(&job, 8) - 0.55) < 1e-15); /* half way: the mean */
+    CHECK(fabs(zinf_learning_rate(&job, 6) - (0.1 + 0.45 * (1 + sqrt(0.5)))) < 1e-15);
+    CHECK(zinf_learning_rate(&job, 12) == 0.1 && zinf_learning_rate(&job, 1000) == 0.1);
+    CHECK(zinf_learning_rate(&constant, 1) == 0.5 && zinf_learning_rate(&constant, 1000) == 1);
+}
+
+static void the_hash_depends_on_no_cut(void)
+{
+    zinf_plan plan = builder_new();
+    zinf_params_hash *hash = NULL;
+    zinf_error err = {0};
+    uint64_t whole, cut, changed;
+    float values[40];
+
+    builder_tensor(&plan, "a", 5, 4, ZINF_INIT_ZERO, 0);
+    builder_tensor(&plan, "b", 20, 1, ZINF_INIT_ZERO, 0);
+    for (int i = 0; i < 40; i++)
+        values[i] = (float)i;
+    CHECK(zinf_params_hash_open(&plan, &hash, &err) == ZINF_OK);
+    CHECK(zinf_params_hash_put(hash, 0, 0, 20, values, &err) == ZINF_OK);
+    CHECK(zinf_params_hash_put(hash, 1, 0, 20, values + 20, &err) == ZINF_OK);
+    CHECK(zinf_params_hash_digest(hash, &whole, &err) == ZINF_OK);
+    zinf_params_hash_reset(hash);
+    CHECK(zinf_params_hash_put(hash, 1, 0, 7, values + 20, &err) == ZINF_OK);
+    CHECK(zinf_params_hash_put(hash, 0, 0, 4, values, &err) == ZINF_OK);
+    CHECK(zinf_params_hash_digest(hash, &cut, &err) == ZINF_WRONG_RESULT); /* not complete */
+    memset(&err, 0, sizeof err);
+    CHECK(zinf_params_hash_put(hash, 0, 4, 16, values + 4, &err) == ZINF_OK);
+    CHECK(zinf_params_hash_put(hash, 1, 7, 13, values + 27, &err) == ZINF_OK);
+    CHECK(zinf_params_hash_digest(hash, &cut, &err) == ZINF_OK && cut == whole);
+    zinf_params_hash_reset(hash);
+    values[39] = 0;
+    CHECK(zinf_params_hash_put(hash, 0, 0, 20, values, &err) == ZINF_OK);
+    CHECK(zinf_params_hash_put(hash, 1, 0, 20, values + 20, &err) == ZINF_OK);
+    CHECK(zinf_params_hash_digest(hash, &changed, &err) == ZINF_OK && changed != whole);
+    zinf_params_hash_close(hash);
+    zinf_plan_free(&plan);
+}
+
+static void logged_numbers_read_back_to_the_same_bits(void)
+{
+    const zinf_step_report step = {.step = 3, .loss = 1.0 / 3, .lr = 6e-4, .norm = NAN,
+                                   .step_s = 0.1};
+    zinf_error err = {0};
+    char line[1024];
+    FILE *log = tmpfile();
+
+    CHECK(log && zinf_log_step(log, &step, &err) == ZINF_OK);
+    rewind(log);
+    CHECK(fgets(line, sizeof line, log));
+    fclose(log);
+    CHECK(strtod(strstr(line, "\"loss\": ") + 8, NULL) == step.loss);
+    CHECK(strtod(strstr(line, "\"lr\": ") + 6, NULL) == step.lr);
+    CHECK(strstr(line, "\"grad_norm\": null") && line[strlen(line) - 1] == '\n');
+}
+
+int main(void)
+{
+    RUN(options_are_read);
+    RUN(wrong_options_are_the_users_fault);
+    RUN(the_rate_warms_up_and_falls_as_a_cosine);
+    RUN(the_hash_depends_on_no_cut);
+    RUN(logged_numbers_read_back_to_the_same_bits);
+    return check_finish();
+}
