@@ -97,7 +97,8 @@ static void emit(builder *b, unsigned opcode, zinf_queue queue, unsigned flags, 
     zinf_plan *p = &b->plan;
     zinf_instr *instr = &p->instrs[p->n_instrs++];
 
-    *instr = (zinf_instr){.attr = {0, MINI_N, MINI_N * b->o.accumulation}, .opcode = (uint16_t)opcode, .queue = (uint8_t)queue,
+    *instr = (zinf_instr){.attr = {0, MINI_N, MINI_N * b->o.accumulation},
+                          .opcode = (uint16_t)opcode, .queue = (uint8_t)queue,
                           .flags = (uint8_t)flags, .operand0 = p->n_operands,
                           .n_operands = (uint32_t)strlen(zinf_opcode_get(opcode)->access),
                           .name = add_string(b, "%s", name), .layer = -1, .unit = unit};
