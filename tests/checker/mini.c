@@ -102,8 +102,10 @@ static void emit(builder *b, unsigned opcode, zinf_queue queue, unsigned flags, 
                           .flags = (uint8_t)flags, .operand0 = p->n_operands,
                           .n_operands = (uint32_t)strlen(zinf_opcode_get(opcode)->access),
                           .name = add_string(b, "%s", name), .layer = -1, .unit = unit};
-    if (opcode == ZINF_OP_POSITION_BACKWARD)
+    if (opcode == ZINF_OP_POSITION_BACKWARD) {
         instr->attr[0] = MINI_B;
+        instr->attr[1] = MINI_N / MINI_B;
+    }
     if (opcode == ZINF_OP_LOSS)
         instr->attr[0] = instr->attr[2];
     memcpy(&p->operands[p->n_operands], o, instr->n_operands * sizeof *o);
