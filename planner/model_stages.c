@@ -465,17 +465,12 @@ static void emit_embed_backward(zinf_lowering *l, const zinf_stage *s)
 static void emit_position_backward(zinf_lowering *l)
 {
     const uint64_t hidden = l->model->hidden;
-    const uint64_t rest = l->model->context - l->seq;
     const uint32_t unit = zinf_unit_of_position(l->d);
-    const uint64_t attr[4] = {l->batch};
+    const uint64_t attr[4] = {l->batch, l->seq};
     zinf_view grad = zinf_grad_target(l, unit, false);
 
-    /* Positions beyond the sequence have no gradient. */
-    if (rest)
-        EMIT(l, ZINF_OP_ZERO, 0, -1, unit, NULL, "positions beyond the sequence",
-             zinf_slice(grad, l->seq * hidden, 1, rest * hidden, rest * hidden));
-    EMIT(l, ZINF_OP_POSITION_BACKWARD, 0, -1, unit, attr,
-         "position backward", l->dx, zinf_slice(grad, 0, l->seq, hidden, hidden));
+    EMIT(l, ZINF_OP_POSITION_BACKWARD, 0, -1, unit, attr, "position backward", l->dx,
+         zinf_slice(grad, 0, l->model->context, hidden, hidden));
     zinf_store_grad(l, unit, grad, false, true);
 }
 

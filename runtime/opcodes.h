@@ -14,7 +14,8 @@
  *                     [V][C], r wpe act [T][C], a out act [N][C]; attr0 first row of the tile.
  *                     Without ACCUMULATE rows of other tiles' tokens are zeroed.
  * EMBEDDING_BACKWARD  r tokens, r dx act [N][C], a dwte F32 [V][C]; attr0 first row
- * POSITION_BACKWARD   r dx act [N][C], a dwpe F32 [T][C]; attr0 B
+ * POSITION_BACKWARD   r dx act [N][C], a dwpe F32 [X][C]; attr0 B, attr1 T <= X. Positions from
+ *                     T on have no gradient: zeroed, or left alone with ACCUMULATE.
  * LAYERNORM_FORWARD   r x act [N][C], r w act [C], r b act [C], w y act [N][C],
  *                     w stats F32 [N][2]
  * LAYERNORM_BACKWARD  r dy act or F32 [N][C], r x act, r w act [C], r stats F32 [N][2],

@@ -45,8 +45,12 @@ RUN(embedding_backward)
 RUN(position_backward)
 {
     UNUSED;
-    KERNELS->position_backward(KERNELS, p[0], ATTR(0), ROWS(1), COLS(0), ACCUMULATES,
-                               (float *)p[1]);
+    float *dwpe = (float *)p[1];
+    const uint64_t used = ATTR(1) * COLS(0);
+
+    KERNELS->position_backward(KERNELS, p[0], ATTR(0), ATTR(1), COLS(0), ACCUMULATES, dwpe);
+    if (!ACCUMULATES)
+        memset(dwpe + used, 0, (ROWS(1) * COLS(0) - used) * sizeof *dwpe);
     return ZINF_OK;
 }
 

@@ -26,7 +26,7 @@ typedef struct shape_rule {
 static const shape_rule rules[ZINF_N_OPCODES] = {
     [ZINF_OP_EMBEDDING_FORWARD] = {"F", "i B T+1~|a V C|a T C|a N C", "N=B*T"},
     [ZINF_OP_EMBEDDING_BACKWARD] = {"F", "i B T+1~|a N C|f V C", "N=B*T"},
-    [ZINF_OP_POSITION_BACKWARD] = {"B", "a N C|f T C", "N=B*T"},
+    [ZINF_OP_POSITION_BACKWARD] = {"BT", "a N C|f X C", "N=B*T"},
     [ZINF_OP_LAYERNORM_FORWARD] = {"", "a N C|a v C|a v C|a N C|f N 2", ""},
     [ZINF_OP_LAYERNORM_BACKWARD] = {"", "g N C|a N C|a v C|f N 2|a N C|a N C|f v C|f v C|s", ""},
     [ZINF_OP_LINEAR_FORWARD] = {"", "a N K~|a M K~|a v M|a N M~|a N M~|s", ""},
@@ -283,6 +283,10 @@ static zinf_status check_meaning(const zinf_plan *plan, uint32_t index,
             wrong = "it serves no unit";
         else if (plan->decisions.ranks == 1 && LETTER('E') != plan->units[instr->unit].n_elems)
             wrong = "its operands do not hold exactly the unit's elements";
+        break;
+    case ZINF_OP_POSITION_BACKWARD:
+        if (letters->value['T' - 'A'] > letters->value['X' - 'A'])
+            wrong = "the sequence is longer than the table of positions";
         break;
     default:
         break;

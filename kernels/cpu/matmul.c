@@ -17,7 +17,7 @@ struct zinf_matmul {
     dnnl_primitive_t primitive;
     dnnl_stream_t stream;
     dnnl_memory_t memory[N_ARGS]; /* NULL if absent */
-    const char *description;
+    const char *description; /* static text of oneDNN */
     int n_threads;
 };
 

@@ -77,15 +77,16 @@ static void accumulate_f32(const zinf_kernels *self, const float *src, int64_t n
 static double block_of_squares(const float *x, int64_t n)
 {
     typedef double vd __attribute__((vector_size(64)));
+    typedef float vs __attribute__((vector_size(32)));
     vd sums[2] = {{0}, {0}};
     double sum = 0;
     int64_t i = 0;
 
     for (; i + 16 <= n; i += 16)
         for (int half = 0; half < 2; half++) {
-            vd wide;
-            for (int lane = 0; lane < 8; lane++)
-                wide[lane] = x[i + 8 * half + lane];
+            vs narrow;
+            memcpy(&narrow, x + i + 8 * half, sizeof narrow);
+            const vd wide = __builtin_convertvector(narrow, vd);
             sums[half] += wide * wide;
         }
     for (int lane = 0; lane < 16; lane++)

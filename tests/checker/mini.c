@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CAP = 4096 };
+/* MINI_SCRATCH: what plan_shapes.c asks of GEMMs this small. */
+enum { CAP = 4096, MINI_SCRATCH = 4 * 3 * 256 + 262144 };
 
 typedef struct buffer {
     uint64_t offset, bytes;
@@ -21,6 +22,7 @@ typedef struct builder {
     uint32_t scalar_value, segment_first;
     buffer staging[2], ready[2]; /* parameters but the embedding's take turns in these */
     uint32_t turn;
+    buffer scratch;
 } builder;
 
 static uint64_t pages(uint64_t bytes)
@@ -95,10 +97,17 @@ static void emit(builder *b, unsigned opcode, zinf_queue queue, unsigned flags, 
     zinf_plan *p = &b->plan;
     zinf_instr *instr = &p->instrs[p->n_instrs++];
 
-    *instr = (zinf_instr){.opcode = (uint16_t)opcode, .queue = (uint8_t)queue,
+    *instr = (zinf_instr){.attr = {0, MINI_N, MINI_N * b->o.accumulation},
+                          .opcode = (uint16_t)opcode, .queue = (uint8_t)queue,
                           .flags = (uint8_t)flags, .operand0 = p->n_operands,
                           .n_operands = (uint32_t)strlen(zinf_opcode_get(opcode)->access),
                           .name = add_string(b, "%s", name), .layer = -1, .unit = unit};
+    if (opcode == ZINF_OP_POSITION_BACKWARD) {
+        instr->attr[0] = MINI_B;
+        instr->attr[1] = MINI_N / MINI_B;
+    }
+    if (opcode == ZINF_OP_LOSS)
+        instr->attr[0] = instr->attr[2];
     memcpy(&p->operands[p->n_operands], o, instr->n_operands * sizeof *o);
     p->n_operands += instr->n_operands;
 }
@@ -269,7 +278,7 @@ static forward emit_forward(builder *b, zinf_operand all_tokens, uint64_t batch,
     f.x = new_view(b, "x", ZINF_BF16, MINI_N, MINI_C);
     f.y = new_view(b, "y", ZINF_BF16, MINI_N, MINI_C);
     f.stats = new_view(b, "stats", ZINF_F32, MINI_N, 3);
-    f.scratch = new_view(b, NULL, ZINF_U8, 1, 64);
+    f.scratch = view(b->scratch, ZINF_NONE, ZINF_U8, 1, MINI_SCRATCH);
     EMIT(EMBEDDING_FORWARD, COMPUTE, 0, MINI_WTE, "embedding", f.tokens, f.wte,
          param(b, MINI_WPE), f.x);
     for (uint32_t t = 0; t < MINI_TILES; t++)
@@ -464,11 +473,14 @@ zinf_plan mini_plan(const mini_options *options)
 #undef X
     p->strings = calloc(CAP, 64);
     p->n_strings = 1;
-    p->job.precision = ZINF_BF16;
-    p->job.sequence = MINI_T;
-    p->decisions.ranks = 1;
-    p->decisions.accumulation = options->accumulation;
+    p->model.vocab = MINI_V;
+    p->job = (zinf_job_info){.sequence = MINI_T, .precision = ZINF_BF16,
+                             .global_batch = MINI_B * options->accumulation};
+    p->decisions = (zinf_decisions){.micro_batch = MINI_B, .accumulation = options->accumulation,
+                                    .ranks = 1, .n_threads = 1, .io_depth = 1,
+                                    .io_block_bytes = ZINF_PAGE};
     p->machine.unified = options->unified;
+    b.scratch = add_buffer(&b, ZINF_TIER_DEVICE, MINI_SCRATCH);
     for (int i = 0; i < 2; i++) {
         b.staging[i] = add_buffer(&b, ZINF_TIER_HOST, ZINF_PAGE);
         b.ready[i] = add_buffer(&b, ZINF_TIER_DEVICE, ZINF_PAGE);

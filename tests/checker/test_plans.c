@@ -31,8 +31,366 @@ static void good_plans_of_every_placement_pass(void)
     }
 }
 
+/* ---- one fault a rule; each in a fresh plan of everything on nvme, accumulation 4 ---- */
+
+enum { NVME_PLAN = 3 };
+
+static zinf_operand *operand(zinf_plan *plan, uint32_t instr, uint32_t slot)
+{
+    return &plan->operands[plan->instrs[instr].operand0 + slot];
+}
+
+/* The first instruction of this opcode (and unit) in the program. */
+static uint32_t in_program(const zinf_plan *plan, zinf_program_kind kind, unsigned opcode,
+                           uint32_t unit)
+{
+    return mini_find(plan, plan->segments[plan->programs[kind].first_segment].first_instr, opcode,
+                     unit);
+}
+
+/* Refused with this rule, naming the program and this instruction (unless ZINF_NONE). */
+static void check_refused(zinf_plan *plan, const char *rule, const char *program, uint32_t instr)
+{
+    zinf_error err = {0};
+    char name[64] = "";
+    zinf_status status = zinf_plan_check(plan, &err);
+
+    if (instr != ZINF_NONE)
+        snprintf(name, sizeof name, "instruction %u (%s", instr,
+                 zinf_opcode_get(plan->instrs[instr].opcode)->name);
+    mini_free(plan);
+    CHECK_MESSAGE(status == ZINF_DOES_NOT_FIT && err.status == status, "accepted");
+    CHECK_MESSAGE(!strncmp(err.text, rule, 2) && strstr(err.text, name) &&
+                  strstr(err.text, program), "expected %s, %s, %s: %s", rule, program, name,
+                  err.text);
+}
+
+#define STEP(op, unit) in_program(&p, ZINF_PROGRAM_STEP, ZINF_OP_##op, unit)
+#define FRESH zinf_plan p = mini_plan(&choices[NVME_PLAN])
+
+static void arena_larger_than_the_tier_is_refused(void)
+{
+    FRESH;
+    p.machine.overhead_bytes[ZINF_TIER_HOST] = 1; /* one byte too many */
+    check_refused(&p, "C1", "", ZINF_NONE);
+}
+
+static void overflowing_capacity_is_refused(void)
+{
+    FRESH;
+    p.machine.overhead_bytes[ZINF_TIER_HOST] = UINT64_MAX;
+    check_refused(&p, "C1", "", ZINF_NONE);
+}
+
+static void operand_beyond_its_arena_is_refused(void)
+{
+    FRESH;
+    uint32_t i = STEP(BATCH, ZINF_NONE);
+    operand(&p, i, 0)->offset = p.machine.arena_bytes[ZINF_TIER_HOST] - 64;
+    check_refused(&p, "C1", "step", i);
+}
+
+static void last_iteration_beyond_the_arena_is_refused(void)
+{
+    FRESH;
+    uint32_t i = mini_find(&p, STEP(LOSS, ZINF_NONE), ZINF_OP_UPLOAD, ZINF_NONE);
+    while (!operand(&p, i, 0)->stride)
+        i = mini_find(&p, i + 1, ZINF_OP_UPLOAD, ZINF_NONE);
+    operand(&p, i, 0)->stride = p.machine.arena_bytes[ZINF_TIER_HOST] / 2;
+    check_refused(&p, "C1", "step", i);
+}
+
+static void direct_io_off_a_page_is_refused(void)
+{
+    FRESH;
+    uint32_t i = STEP(READ, ZINF_NONE);
+    operand(&p, i, 1)->offset += 512;
+    check_refused(&p, "C2", "step", i);
+}
+
+static void region_off_a_page_is_refused(void)
+{
+    FRESH;
+    p.units[1].grad.offset += 64;
+    check_refused(&p, "C2", "", ZINF_NONE);
+}
+
+static void read_that_does_not_wait_is_refused(void)
+{
+    FRESH;
+    uint32_t i = STEP(EMBEDDING_FORWARD, ZINF_NONE);
+    p.instrs[i].n_waits = 0;
+    check_refused(&p, "C3", "step", i);
+}
+
+static void write_under_a_read_is_refused(void)
+{
+    FRESH;
+    uint32_t i = mini_find(&p, STEP(LINEAR_BACKWARD_INPUT, ZINF_NONE), ZINF_OP_UPLOAD, MINI_LINEAR);
+    p.instrs[i].n_waits = 0;
+    check_refused(&p, "C3", "step", i);
+}
+
+static void race_between_neighbouring_iterations_is_refused(void)
+{
+    FRESH;
+    for (uint32_t w = 0; w < p.n_waits; w++)
+        if (p.waits[w].distance == 1) {
+            p.waits[w].distance = 1000; /* of 3 iterations: never */
+            break;
+        }
+    check_refused(&p, "C3", "step", ZINF_NONE);
+}
+
+static void overlapping_regions_are_refused(void)
+{
+    FRESH;
+    p.units[2].param.offset = p.units[1].param.offset;
+    check_refused(&p, "C3", "", ZINF_NONE);
+}
+
+static void read_of_another_tensor_is_refused(void)
+{
+    FRESH;
+    uint32_t i = STEP(LINEAR_FORWARD, MINI_LINEAR);
+    operand(&p, i, 1)->value = p.units[MINI_LINEAR + 1].param.value;
+    check_refused(&p, "C4", "step", i);
+}
+
+static void read_of_scratch_is_refused(void)
+{
+    FRESH;
+    uint32_t i = STEP(LINEAR_FORWARD, MINI_LINEAR);
+    operand(&p, i, 0)->value = ZINF_NONE;
+    check_refused(&p, "C4", "step", i);
+}
+
+static void matrix_with_a_missing_tile_is_refused(void)
+{
+    FRESH;
+    uint32_t i = STEP(LINEAR_FORWARD, MINI_LINEAR + 1);
+    operand(&p, i, 4)->offset -= 16; /* the second tile of columns over the first */
+    check_refused(&p, "C4", "step", STEP(CLASSIFIER, ZINF_NONE));
+}
+
+static void tokens_of_another_micro_batch_are_refused(void)
+{
+    FRESH;
+    uint32_t i = STEP(UPLOAD, ZINF_NONE);
+    operand(&p, i, 0)->offset += operand(&p, i, 0)->bytes;
+    check_refused(&p, "C4", "step", i);
+}
+
+static void stale_checkpoint_is_refused(void)
+{
+    FRESH;
+    uint32_t i = mini_find(&p, p.segments[2].first_instr, ZINF_OP_DOWNLOAD, ZINF_NONE);
+    uint32_t first = mini_find(&p, STEP(BATCH, ZINF_NONE), ZINF_OP_DOWNLOAD, ZINF_NONE);
+    uint32_t up = mini_find(&p, i, ZINF_OP_UPLOAD, ZINF_NONE);
+    *operand(&p, up, 0) = *operand(&p, first, 1); /* where micro-batch 0 kept its own */
+    check_refused(&p, "C4", "step", up);
+}
+
+static void wait_that_points_forward_is_refused(void)
+{
+    FRESH;
+    uint32_t i = STEP(EMBEDDING_FORWARD, ZINF_NONE);
+    p.waits[p.instrs[i].wait0] = (zinf_wait){mini_find(&p, i, ZINF_OP_DOWNLOAD, ZINF_NONE), 0};
+    check_refused(&p, "C5", "step", i);
+}
+
+static void wait_on_the_own_queue_is_refused(void)
+{
+    FRESH;
+    uint32_t i = STEP(LINEAR_FORWARD, MINI_LINEAR);
+    p.waits[p.instrs[i].wait0].instr = STEP(EMBEDDING_FORWARD, ZINF_NONE);
+    check_refused(&p, "C5", "step", i);
+}
+
+/* An upload becomes a collective; ranks 1, so both sides are equal when it is right. */
+static uint32_t make_collective(zinf_plan *p, unsigned opcode)
+{
+    uint32_t i = in_program(p, ZINF_PROGRAM_STEP, ZINF_OP_UPLOAD, MINI_WTE);
+
+    p->instrs[i].opcode = (uint16_t)opcode;
+    p->instrs[i].queue = ZINF_QUEUE_COLLECTIVE;
+    return i;
+}
+
+static void collective_of_two_types_is_refused(void)
+{
+    FRESH;
+    uint32_t i = make_collective(&p, ZINF_OP_ALLGATHER);
+    operand(&p, i, 0)->dtype = ZINF_F16;
+    check_refused(&p, "C6", "step", i);
+}
+
+static void collective_of_the_wrong_count_is_refused(void)
+{
+    FRESH;
+    uint32_t i = make_collective(&p, ZINF_OP_REDUCE_SCATTER);
+    p.decisions.ranks = 2;
+    check_refused(&p, "C6", "step", i);
+}
+
+static void collective_on_another_queue_is_refused(void)
+{
+    FRESH;
+    uint32_t i = make_collective(&p, ZINF_OP_BROADCAST);
+    p.instrs[i].queue = ZINF_QUEUE_UPLOAD;
+    check_refused(&p, "C6", "step", i);
+}
+
+static void root_beyond_the_ranks_is_refused(void)
+{
+    FRESH;
+    uint32_t i = make_collective(&p, ZINF_OP_BROADCAST);
+    p.instrs[i].attr[0] = 1;
+    check_refused(&p, "C6", "step", i);
+}
+
+static void second_update_is_refused(void)
+{
+    FRESH;
+    uint32_t i = STEP(ADAM, 1);
+    p.instrs[i] = p.instrs[STEP(ADAM, 0)];
+    check_refused(&p, "C7", "step", i);
+}
+
+static void update_in_a_loop_is_refused(void)
+{
+    FRESH;
+    p.segments[p.programs[ZINF_PROGRAM_STEP].first_segment + 2].count = 2;
+    check_refused(&p, "C7", "step", STEP(CLIP, ZINF_NONE));
+}
+
+static void first_micro_batch_that_adds_is_refused(void)
+{
+    zinf_plan p = mini_plan(&choices[5]); /* gradients on the device */
+    uint32_t i = STEP(LINEAR_BACKWARD_WEIGHT, MINI_LINEAR);
+    p.instrs[i].flags |= ZINF_FLAG_ACCUMULATE;
+    check_refused(&p, "C7", "step", i);
+}
+
+static void later_micro_batch_that_overwrites_is_refused(void)
+{
+    zinf_plan p = mini_plan(&choices[5]);
+    uint32_t i = mini_find(&p, STEP(LINEAR_BACKWARD_WEIGHT, MINI_LINEAR) + 1,
+                           ZINF_OP_LINEAR_BACKWARD_WEIGHT, MINI_LINEAR);
+    p.instrs[i].flags = 0;
+    check_refused(&p, "C7", "step", i);
+}
+
+static void gradient_added_twice_is_refused(void)
+{
+    FRESH;
+    uint32_t i = STEP(ACCUMULATE, MINI_LINEAR + 1);
+    p.instrs[i].operand0 = p.instrs[STEP(ACCUMULATE, MINI_LINEAR)].operand0;
+    check_refused(&p, "C7", "step", ZINF_NONE);
+}
+
+static void one_micro_batch_too_few_is_refused(void)
+{
+    FRESH;
+    p.segments[p.programs[ZINF_PROGRAM_STEP].first_segment + 1].count--;
+    check_refused(&p, "C7", "step", ZINF_NONE);
+}
+
+static void norm_of_a_part_of_the_gradient_is_refused(void)
+{
+    FRESH;
+    uint32_t i = STEP(SUM_OF_SQUARES, MINI_LINEAR);
+    operand(&p, i, 0)->bytes /= 2;
+    operand(&p, i, 0)->cols = operand(&p, i, 0)->ld = operand(&p, i, 0)->cols / 2;
+    check_refused(&p, "C7", "step", i);
+}
+
+static void state_of_another_unit_written_back_is_refused(void)
+{
+    FRESH;
+    uint32_t adam = STEP(ADAM, 2), i = mini_find(&p, adam, ZINF_OP_WRITE, 2);
+    p.instrs[i].operand0 = p.instrs[mini_find(&p, adam, ZINF_OP_WRITE, 3)].operand0;
+    check_refused(&p, "C4", "step", i);
+}
+
+static void parameter_not_written_back_is_refused(void)
+{
+    FRESH;
+    uint32_t i = mini_find(&p, STEP(ADAM, 3), ZINF_OP_WRITE, 3);
+    while (operand(&p, i, 0)->value != p.units[3].param.value)
+        i = mini_find(&p, i + 1, ZINF_OP_WRITE, 3);
+    p.segments[p.programs[ZINF_PROGRAM_STEP].first_segment + 2].n_instrs--; /* it is the last */
+    check_refused(&p, "C8", "step", ZINF_NONE);
+}
+
+static void state_that_init_does_not_make_is_refused(void)
+{
+    FRESH;
+    p.programs[ZINF_PROGRAM_INIT].n_segments = 0;
+    check_refused(&p, "C8", "init", ZINF_NONE);
+}
+
+static void state_that_load_does_not_make_is_refused(void)
+{
+    FRESH;
+    p.programs[ZINF_PROGRAM_LOAD].n_segments = 0;
+    check_refused(&p, "C8", "load", ZINF_NONE);
+}
+
+static void evaluation_that_touches_the_state_is_refused(void)
+{
+    zinf_plan p = mini_plan(&choices[5]); /* parameters on the device */
+    uint32_t i = in_program(&p, ZINF_PROGRAM_EVAL, ZINF_OP_LINEAR_FORWARD, ZINF_NONE);
+    operand(&p, i, 5)->offset = p.units[MINI_WPE].param.offset; /* not read any more */
+    operand(&p, i, 5)->bytes = operand(&p, i, 5)->cols = operand(&p, i, 5)->ld = 64;
+    check_refused(&p, "C8", "eval", i);
+}
+
+static void copy_against_its_queue_is_refused(void)
+{
+    FRESH;
+    uint32_t i = STEP(READ, ZINF_NONE);
+    p.instrs[i].opcode = ZINF_OP_WRITE;
+    p.instrs[i].queue = ZINF_QUEUE_WRITE;
+    check_refused(&p, "C1", "step", i);
+}
+
 int main(void)
 {
     RUN(good_plans_of_every_placement_pass);
+    RUN(arena_larger_than_the_tier_is_refused);
+    RUN(overflowing_capacity_is_refused);
+    RUN(operand_beyond_its_arena_is_refused);
+    RUN(last_iteration_beyond_the_arena_is_refused);
+    RUN(direct_io_off_a_page_is_refused);
+    RUN(region_off_a_page_is_refused);
+    RUN(read_that_does_not_wait_is_refused);
+    RUN(write_under_a_read_is_refused);
+    RUN(race_between_neighbouring_iterations_is_refused);
+    RUN(overlapping_regions_are_refused);
+    RUN(read_of_another_tensor_is_refused);
+    RUN(read_of_scratch_is_refused);
+    RUN(matrix_with_a_missing_tile_is_refused);
+    RUN(tokens_of_another_micro_batch_are_refused);
+    RUN(stale_checkpoint_is_refused);
+    RUN(wait_that_points_forward_is_refused);
+    RUN(wait_on_the_own_queue_is_refused);
+    RUN(collective_of_two_types_is_refused);
+    RUN(collective_of_the_wrong_count_is_refused);
+    RUN(collective_on_another_queue_is_refused);
+    RUN(root_beyond_the_ranks_is_refused);
+    RUN(second_update_is_refused);
+    RUN(update_in_a_loop_is_refused);
+    RUN(first_micro_batch_that_adds_is_refused);
+    RUN(later_micro_batch_that_overwrites_is_refused);
+    RUN(gradient_added_twice_is_refused);
+    RUN(one_micro_batch_too_few_is_refused);
+    RUN(norm_of_a_part_of_the_gradient_is_refused);
+    RUN(state_of_another_unit_written_back_is_refused);
+    RUN(parameter_not_written_back_is_refused);
+    RUN(state_that_init_does_not_make_is_refused);
+    RUN(state_that_load_does_not_make_is_refused);
+    RUN(evaluation_that_touches_the_state_is_refused);
+    RUN(copy_against_its_queue_is_refused);
     return check_finish();
 }

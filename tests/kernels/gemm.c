@@ -197,12 +197,20 @@ static problem part_of(const problem *whole, int64_t row0, int64_t m, int64_t co
     return p;
 }
 
+/* oneDNN (avx512) keeps an element's bits in fp32 while k is short: kernels/cpu/gemm_dnnl.c. */
+static bool bits_are_promised(const zinf_gemm_desc *d)
+{
+    return level == ZINF_CPU_AVX2 || (act == ZINF_F32 && d->k <= 384);
+}
+
 static void check_splits(problem *p)
 {
     static const int64_t tiles[] = {1, 2, 3, 7};
     static const int teams[] = {1, 2, 3, 8};
     void *c = take_copy(p->d.c_dtype, p->c, p->n_c);
 
+    if (!bits_are_promised(&p->d))
+        return;
     run(&fast, p, planned_scratch(&p->d, 2), c);
     for (size_t t = 0; t < sizeof teams / sizeof *teams; t++)
         same_bits(p, c, p, 0, 0, teams[t], planned_scratch(&p->d, teams[t]));
@@ -234,6 +242,8 @@ static void bits_are_those_of_any_tiling_and_threads(void)
 
     if (level == ZINF_CPU_REF)
         SKIP("the reference has one sum per element");
+    if (level == ZINF_CPU_AVX512 && act == ZINF_BF16)
+        SKIP("oneDNN's bf16 cuts k as the shape suggests: only the bound is promised");
     for (size_t i = 0; i < sizeof linears / sizeof *linears; i++) {
         const int64_t out = linears[i][0], in = linears[i][1];
 

@@ -59,8 +59,8 @@ def near(found, expected, bound, what):
 
 
 # fp32 carries 24 bits; PyTorch's own fp32 run is off by 1e-6 in the loss and 2e-7 (relative) in
-# the norm over the ten steps. Another order of sums may cost a few times that.
-LOSS_BOUND = 5e-6
+# the norm over the ten steps. Twice and ten times that are allowed; zinf-run was off by 2e-7.
+LOSS_BOUND = 2e-6
 NORM_BOUND = 2e-6
 
 
