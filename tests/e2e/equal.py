@@ -1,5 +1,10 @@
 # tests/e2e/equal.py - one training, however it is planned (DESIGN.md, N1 to N4): what must be
 # equal to the bit is, the rest is within a derived bound. argv: zinf-plan, zinf-run, precision.
+#
+# To the bit, whatever the sizes: the same plan; tier, prefetch distance, storage engine, one memory
+# or two, checkpoint interval, for they change no kernel's shape. To the bit as long as a linear
+# sums fewer than 384 products (kernels/cpu/gemm_dnnl.c), as here: number of threads, and in the
+# first step the loss under tiles of linears. All else is another order of sums.
 import itertools
 import math
 import sys

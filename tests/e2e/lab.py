@@ -185,17 +185,17 @@ def norm(values):
 UNIT = {"fp32": 2.0**-24, "bf16": 2.0**-9}
 
 
-def gradient_bound(precision, layers):
+def gradient_bound(precision, layers, longest=256):
     """How far a gradient tensor may be from another computation of it, relative to its norm.
 
     fp32: it is reached through 4 linears a block and the classifier, forward and backward; each
-    sums up to 256 products, whose roundings add up like a random walk: sqrt(256) = 16 units; the
-    linears' errors are independent too. bf16: sums are fp32, but the result of each of the about
+    sums up to `longest` products, whose roundings add up like a random walk: sqrt(256) = 16
+    units; the linears' errors are independent too. bf16: sums are fp32, but the result of each of the about
     8 operators a block is rounded once, forward and backward, and so is each weight: 17 a block
     and 4 beside them. A rounding's standard deviation is half a unit or less; 4 of them here.
     """
     if precision == "fp32":
-        return 16 * math.sqrt(2 * (4 * layers + 1)) * UNIT["fp32"]
+        return math.sqrt(longest) * math.sqrt(2 * (4 * layers + 1)) * UNIT["fp32"]
     return 4 * 0.5 * math.sqrt(17 * layers + 4) * UNIT["bf16"]
 
 

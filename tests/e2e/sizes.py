@@ -63,7 +63,8 @@ def agrees(settings=None, precision="fp32", steps=STEPS, unified=False, **change
     weights = initial_weights(model, settings)
     losses, gradients = reference_losses(weights, batch, model, [r["lr"] for r in run.rows])
     assert len(run.losses) == steps
-    gradients_near(first.gradients(), gradients, gradient_bound(precision, model["layers"]))
+    gradients_near(first.gradients(), gradients, gradient_bound(precision, model["layers"],
+                                                                max(256, model["vocab"])))
     # fp32: the promise. bf16: a unit of rounding in each logit, which do not exceed 4.
     for step, (found, expected) in enumerate(zip(run.losses, losses), 1):
         bound = 1e-5 * expected if precision == "fp32" else 4 * UNIT["bf16"]
@@ -128,17 +129,18 @@ def sequences_of_three_tokens():
 def sixty_four_micro_batches_keep_fp32_accuracy():
     shape = dict(sequence=2, context=2, hidden=16, heads=2, vocab=40, layers=1, global_batch=64)
     agrees({"micro_batch": 1}, steps=1, **shape)
+    data, _ = tokens_for(40, 64 * 2 + 1)
     # In bf16 each token's gradient has its own roundings, but the sum of them has none: one batch
     # or 64, the difference is that of another order in fp32, 128 terms.
     one, many = (lab.train({**shape, "precision": "bf16"}, {"micro_batch": n}, "--steps", "1",
-                           save=True).gradients() for n in (64, 1))
+                           data=data, save=True).gradients() for n in (64, 1))
     gradients_near(many, one, math.sqrt(128) * UNIT["fp32"])
 
 
 def llm_c_nanogpt_and_text_files_give_the_same_training():
     with open(lab.text, "rb") as file:
         text = file.read()
-    ids = array.array("H", text)
+    ids = array.array("H", list(text))
     header = struct.pack("<256i", 20240520, 1, len(ids), *[0] * 253)
     expected = lab.train({})
     assert expected.losses[-1] < expected.losses[0]
@@ -185,7 +187,8 @@ def weight_decay_shrinks_matrices_alone():
             assert none[name] == some[name], name
             continue
         for w, a, b in zip(values, none[name], some[name]):
-            near(a - b, 1e-2 * 0.5 * w, 2 * UNIT["fp32"] * (abs(a) + abs(b)) + 1e-9 * abs(w), name)
+            # Each of both is rounded once after the decay, once after the step of 1e-2.
+            near(a - b, 1e-2 * 0.5 * w, 2 * UNIT["fp32"] * (2 * abs(w) + abs(a) + abs(b)), name)
 
 
 lib.main(lab, [
