@@ -282,10 +282,16 @@ zinf_status zinf_probe_decisions(const zinf_model *model, const zinf_cluster *cl
                               (double)last->arena_bytes[t], steps);
         double need = arena + (double)last->overhead_bytes[t];
         probe.arena_bytes[t] = arena > 0 ? (uint64_t)arena : 0;
-        if (arena > 0 && need > (double)last->capacity_bytes[t])
-            probe.short_bytes += need - (double)last->capacity_bytes[t];
+        double capacity = (double)last->capacity_bytes[t];
+        double room = capacity > 1 ? capacity : 1;
+        if (arena > 0)
+            probe.load += need / room;
+        if (arena > 0 && need > capacity) {
+            probe.short_bytes[t] = (uint64_t)(need - capacity);
+            probe.shortness += (need - capacity) / room;
+        }
     }
-    probe.fits = probe.short_bytes <= 0;
+    probe.fits = probe.shortness <= 0;
     probe.n_instrs = (uint64_t)extend(c[0].plan.n_instrs, c[n - 1].plan.n_instrs, steps);
     for (int i = 0; i < n; i++) {
         probe.work += c[i].plan.n_instrs;

@@ -28,8 +28,9 @@ zinf_status zinf_compile_memory(const zinf_model *model, const zinf_cluster *clu
 typedef struct zinf_probe {
     bool fits;
     double step_s;      /* 0 unless it fits, or with memory_only */
-    double short_bytes; /* sum over tiers */
-    uint64_t arena_bytes[ZINF_N_TIERS];
+    double shortness;   /* sum over tiers of what is missing / capacity; 0 if it fits */
+    double load;        /* sum over tiers of what is needed / capacity */
+    uint64_t arena_bytes[ZINF_N_TIERS], short_bytes[ZINF_N_TIERS];
     uint64_t n_instrs, work; /* of the whole plan; compiled here, scheduling counted twice */
 } zinf_probe;
 zinf_status zinf_probe_decisions(const zinf_model *model, const zinf_cluster *cluster,

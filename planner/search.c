@@ -20,16 +20,21 @@ enum {
     MOST_BLOCK_TILES = 64, MOST_VOCAB_TILES = 256, MOST_READ = 8, MOST_UPLOAD = 4,
 };
 /* The closed forms are within 30 % of compiled plans (tests/planner/properties.c). */
-static const double LET_IN = 1.15, WITH_ROOM = 0.75, HOPELESS = 1.5;
+static const double LET_IN = 1.15, WITH_ROOM = 0.75, HOPELESS = 0.5;
 /* Instructions compiled in one search, about 1 us each: what a plan is worth; what a suggestion
  * is. Counted, not timed, so that the same inputs give the same plan. */
 static const uint64_t WORK = 1500000, WORK_SUGGESTION = 300000;
 /* A step counts as faster if it is by this much: ends the climb. */
 static const double GAIN = 1e-4;
+/* A candidate that does not fit is nearer to fitting if it misses less by this much. */
+static const double NEARER = 0.01;
+/* Instructions of a plan that is compiled whole only to say how much is missing. */
+static const uint64_t WHOLE = 300000;
 
 typedef struct candidate {
     zinf_decisions decisions;
     double step_s, pressure; /* pressure: largest of estimate / capacity over tiers */
+    double shortness, load;  /* as of a probe */
     uint32_t order;          /* enumeration order: ties */
 } candidate;
 
@@ -67,10 +72,18 @@ static bool faster(const candidate *a, const candidate *b)
     return a->order < b->order;
 }
 
+/* How far from fitting: what is missing first, what is needed second. */
+static double distance(double shortness, double load)
+{
+    return shortness + 1e-3 * load;
+}
+
 static bool smaller(const candidate *a, const candidate *b)
 {
-    if (a->pressure != b->pressure)
-        return a->pressure < b->pressure;
+    const double x = distance(a->shortness, a->load), y = distance(b->shortness, b->load);
+
+    if (x != y)
+        return x < y;
     return a->order < b->order;
 }
 
@@ -100,6 +113,8 @@ static void consider(pool *p, const zinf_decisions *d)
         double capacity = (double)zinf_capacity(p->cluster, t);
         double need = e.bytes[t] + (e.bytes[t] > 0 ? (double)zinf_overhead(p->cluster, t) : 0);
         double pressure = need <= 0 ? 0 : capacity > 0 ? need / capacity : 1e30;
+        c.load += pressure;
+        c.shortness += pressure > 1 ? pressure - 1 : 0;
         if (pressure > c.pressure)
             c.pressure = pressure;
     }
@@ -268,7 +283,9 @@ static bool better(const zinf_probe *a, const zinf_probe *b)
 {
     if (a->fits != b->fits)
         return a->fits;
-    return a->fits ? a->step_s < b->step_s * (1 - GAIN) : a->short_bytes < b->short_bytes;
+    return a->fits ? a->step_s < b->step_s * (1 - GAIN) :
+                   distance(a->shortness, a->load) <
+                         distance(b->shortness, b->load) * (1 - NEARER);
 }
 
 /* The probe of d, made now or before; NULL if there is no work left for one. */
@@ -448,57 +465,65 @@ static uint64_t total_short(const uint64_t short_bytes[ZINF_N_TIERS])
            short_bytes[ZINF_TIER_NVME];
 }
 
-static void note_short(zinf_search_result *r, const zinf_decisions *d,
-                       const uint64_t short_bytes[ZINF_N_TIERS])
+static bool take_best(pool *p, probed *ret)
 {
-    if (total_short(r->short_bytes) && total_short(short_bytes) >= total_short(r->short_bytes))
-        return;
-    memcpy(r->short_bytes, short_bytes, sizeof r->short_bytes);
-    r->nearest = *d;
+    uint32_t best = 0;
+
+    for (uint32_t i = 1; i < p->n_probed; i++)
+        if (better(&p->probed[i].probe, &p->probed[best].probe))
+            best = i;
+    if (best >= p->n_probed)
+        return false;
+    *ret = p->probed[best];
+    p->probed[best] = p->probed[--p->n_probed];
+    return true;
+}
+
+/* Memory of a candidate at full depth; of a huge plan as the probe sees it. */
+static bool fits_whole(pool *p, const probed *c, zinf_search_result *r)
+{
+    uint64_t short_bytes[ZINF_N_TIERS];
+
+    memcpy(short_bytes, c->probe.short_bytes, sizeof short_bytes);
+    if (c->probe.n_instrs <= WHOLE &&
+        zinf_compile_memory(p->model, p->cluster, &c->decisions, short_bytes, p->err) != ZINF_OK)
+        return false;
+    if (!total_short(r->short_bytes)) {
+        memcpy(r->short_bytes, short_bytes, sizeof short_bytes);
+        r->nearest = c->decisions;
+    }
+    return !total_short(short_bytes);
 }
 
 /* Compiles what was probed, best first: n_top of what fits, or what is nearest to fitting. */
 static bool compile_best(pool *p, uint32_t n_top, zinf_search_result *r)
 {
-    const uint32_t wanted = p->only_fit ? 1 : n_top > 3 ? n_top : 3;
+    const uint32_t wanted = n_top > 3 ? n_top : 3;
     uint32_t fitted = 0;
-    bool compiled_any = false;
+    probed c;
 
-    while (fitted < wanted && p->err->status == ZINF_OK) {
+    while (fitted < wanted && p->err->status == ZINF_OK && take_best(p, &c)) {
         uint64_t short_bytes[ZINF_N_TIERS];
-        uint32_t best = 0;
         zinf_plan plan;
-        for (uint32_t i = 1; i < p->n_probed; i++)
-            if (better(&p->probed[i].probe, &p->probed[best].probe))
-                best = i;
-        if (best >= p->n_probed)
-            break;
-        const probed c = p->probed[best];
-        if (compiled_any && !c.probe.fits)
-            break;
         /* alternatives of a large plan are not worth the wait unless they were asked for */
-        if (fitted && n_top == 1 && p->work >= p->most_work)
+        if (fitted && (!c.probe.fits || (n_top == 1 && p->work >= p->most_work)))
             break;
-        p->probed[best] = p->probed[--p->n_probed];
         p->work += 3 * c.probe.n_instrs;
-        compiled_any = true;
         if (p->only_fit || !c.probe.fits) {
-            if (zinf_compile_memory(p->model, p->cluster, &c.decisions, short_bytes, p->err) !=
-                ZINF_OK)
+            bool whole = fits_whole(p, &c, r);
+            if (p->only_fit)
+                return whole;
+            if (!whole)
                 break;
-            fitted += !total_short(short_bytes);
-            note_short(r, &c.decisions, short_bytes);
-            if (fitted && !p->only_fit) { /* the probe was too careful */
-                fitted = 0;
-            } else {
-                continue;
-            }
         }
         if (zinf_compile(p->model, p->cluster, &c.decisions, false, &plan, short_bytes,
                          p->err) != ZINF_OK)
             break;
-        if (total_short(short_bytes)) {
-            note_short(r, &c.decisions, short_bytes);
+        if (total_short(short_bytes)) { /* the probe was too hopeful */
+            if (!total_short(r->short_bytes)) {
+                memcpy(r->short_bytes, short_bytes, sizeof short_bytes);
+                r->nearest = c.decisions;
+            }
             zinf_plan_free(&plan);
             continue;
         }
@@ -514,10 +539,11 @@ static bool compile_best(pool *p, uint32_t n_top, zinf_search_result *r)
     return fitted > 0;
 }
 
-/* One search without suggestions; true if something fits. */
+/* One search without suggestions; true if something fits. first: decisions to begin with, or
+ * NULL. */
 static bool search_once(const zinf_model *model, const zinf_cluster *cluster,
                         const zinf_settings *settings, bool only_fit, uint32_t n_top,
-                        zinf_search_result *r, zinf_error *err)
+                        const zinf_decisions *first, zinf_search_result *r, zinf_error *err)
 {
     pool *p = calloc(1, sizeof *p);
     bool fits = false;
@@ -534,8 +560,12 @@ static bool search_once(const zinf_model *model, const zinf_cluster *cluster,
     p->most_work = only_fit ? WORK_SUGGESTION : WORK;
     p->err = err;
     enumerate(p);
-    if (!only_fit || p->small[0].pressure <= HOPELESS) {
-        if (only_fit) {
+    if (first)
+        probe(p, first);
+    if (!only_fit || p->small[0].shortness <= HOPELESS || first) {
+        if (p->n_probed && p->probed[0].probe.fits) {
+            ;
+        } else if (only_fit) {
             probe_list(p, p->small, p->n_small, 1, p->most_work);
         } else {
             qsort(p->safe, p->n_safe, sizeof *p->safe, by_time);
@@ -544,7 +574,7 @@ static bool search_once(const zinf_model *model, const zinf_cluster *cluster,
             if (!n)
                 probe_list(p, p->small, p->n_small, N_STARTS, p->most_work * 2 / 3);
         }
-        if (p->small[0].pressure <= HOPELESS)
+        if (p->small[0].shortness <= HOPELESS)
             climb_all(p);
         fits = compile_best(p, n_top, r);
     }
@@ -561,11 +591,11 @@ static double gib(uint64_t bytes)
 }
 
 static bool fits(const zinf_model *model, const zinf_cluster *cluster,
-                 const zinf_settings *settings)
+                 const zinf_settings *settings, const zinf_decisions *first)
 {
     zinf_search_result r;
     zinf_error err = {0};
-    bool ok = search_once(model, cluster, settings, true, 1, &r, &err);
+    bool ok = search_once(model, cluster, settings, true, 1, first, &r, &err);
 
     zinf_search_free(&r);
     return ok;
@@ -604,10 +634,14 @@ static const char *size_of(zinf_cluster *c, zinf_tier tier, uint64_t **ret_bytes
 /* Exact: what is printed is what was tried. */
 static void print_size(char text[40], uint64_t bytes)
 {
-    const int shift = bytes % ((uint64_t)1 << 30) ? bytes % ((uint64_t)1 << 20) ? 0 : 20 : 30;
-
-    snprintf(text, 40, "%" PRIu64 " %s", bytes >> shift,
-             shift == 30 ? "GiB" : shift == 20 ? "MiB" : "B");
+    if (bytes % 1000000000 == 0)
+        snprintf(text, 40, "%" PRIu64 " GB", bytes / 1000000000);
+    else if (bytes % ((uint64_t)1 << 30) == 0)
+        snprintf(text, 40, "%" PRIu64 " GiB", bytes >> 30);
+    else if (bytes % ((uint64_t)1 << 20) == 0)
+        snprintf(text, 40, "%" PRIu64 " MiB", bytes >> 20);
+    else
+        snprintf(text, 40, "%" PRIu64 " B", bytes);
 }
 
 /* Enlarges every tier in `mask` that is short; suggests it if that fits. */
@@ -631,7 +665,7 @@ static bool suggest_memory(const zinf_model *model, const zinf_cluster *cluster,
         at += snprintf(at, sizeof text - (size_t)(at - text), "%s%s: %s instead of %s",
                        at == text ? "" : " and ", key, then, now);
     }
-    if (!fits(model, &more, settings))
+    if (!fits(model, &more, settings, &r->nearest))
         return false;
     suggest(r, "%s", text);
     return true;
@@ -646,7 +680,7 @@ static void suggestions(const zinf_model *model, const zinf_cluster *cluster,
     bool enough = false;
 
     zinf_settings_init(&all_free);
-    if (memcmp(&all_free, settings, sizeof all_free) && fits(model, cluster, &all_free))
+    if (memcmp(&all_free, settings, sizeof all_free) && fits(model, cluster, &all_free, NULL))
         suggest(r, "leave out --set: the search finds a plan that fits");
     for (unsigned t = 0; t < ZINF_TIER_SCALAR; t++)
         if (r->short_bytes[t] && (t != ZINF_TIER_NVME || cluster->nvme.present)) {
@@ -663,14 +697,14 @@ static void suggestions(const zinf_model *model, const zinf_cluster *cluster,
         more.nvme.latency = 1e-4;
         more.nvme.block_bytes = 1 << 20;
         more.nvme.depth = 32;
-        if (fits(model, &more, settings))
+        if (fits(model, &more, settings, NULL))
             suggest(r, "nvme.capacity: 4096 GiB instead of none (an nvme section in the "
                        "cluster file)");
     }
     for (uint64_t sequence = model->sequence / 2; sequence >= 16; sequence /= 2) {
         zinf_model shorter = *model;
         shorter.sequence = sequence;
-        if (fits(&shorter, cluster, settings)) {
+        if (fits(&shorter, cluster, settings, NULL)) {
             suggest(r, "training.sequence: %" PRIu64 " instead of %" PRIu64, sequence,
                     model->sequence);
             break;
@@ -680,7 +714,7 @@ static void suggestions(const zinf_model *model, const zinf_cluster *cluster,
          batch; batch--) {
         zinf_settings smaller_batch = *settings;
         smaller_batch.micro_batch = (int64_t)batch;
-        if (model->global_batch % batch == 0 && fits(model, cluster, &smaller_batch)) {
+        if (model->global_batch % batch == 0 && fits(model, cluster, &smaller_batch, NULL)) {
             suggest(r, "--set micro_batch=%" PRIu64 " instead of %" PRId64, batch,
                     settings->micro_batch);
             break;
@@ -689,7 +723,7 @@ static void suggestions(const zinf_model *model, const zinf_cluster *cluster,
     for (uint64_t layers = model->layers / 2; layers >= 1; layers /= 2) {
         zinf_model smaller_model = *model;
         smaller_model.layers = layers;
-        if (fits(&smaller_model, cluster, settings)) {
+        if (fits(&smaller_model, cluster, settings, NULL)) {
             suggest(r, "model.layers: %" PRIu64 " instead of %" PRIu64, layers, model->layers);
             break;
         }
@@ -700,7 +734,7 @@ zinf_status zinf_search(const zinf_model *model, const zinf_cluster *cluster,
                         const zinf_settings *settings, uint32_t n_top,
                         zinf_search_result *ret_result, zinf_error *err)
 {
-    if (search_once(model, cluster, settings, false, n_top, ret_result, err) ||
+    if (search_once(model, cluster, settings, false, n_top, NULL, ret_result, err) ||
         err->status != ZINF_OK)
         return err->status;
     suggestions(model, cluster, settings, ret_result);
