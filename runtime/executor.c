@@ -334,6 +334,9 @@ static zinf_status prepare_ops(zinf_executor *executor, zinf_error *err)
                              plan->model.vocab);
     }
     executor->targets = calloc(n_targets + 1, sizeof *executor->targets);
+    executor->noted = calloc(plan->n_units + (size_t)1, sizeof *executor->noted);
+    if (!executor->noted)
+        return zinf_fail(err, ZINF_MACHINE, "out of memory for %" PRIu32 " units", plan->n_units);
     if (!executor->targets)
         return zinf_fail(err, ZINF_MACHINE, "out of memory for %" PRIu64 " targets", n_targets);
     return ZINF_OK;
@@ -458,6 +461,7 @@ void zinf_executor_close(zinf_executor *executor)
     free(executor->order);
     free(executor->start);
     free(executor->targets);
+    free(executor->noted);
     free(executor);
 }
 
@@ -472,6 +476,7 @@ zinf_status zinf_executor_run(zinf_executor *executor, zinf_program_kind program
         return zinf_fail(err, executor->error.status, "%s", executor->error.text);
     executor->program = program;
     executor->env = env;
+    zinf_nonfinite_forget(executor);
     for (unsigned q = 0; q < ZINF_N_QUEUES; q++) {
         zinf_lane *lane = &executor->lanes[q];
         atomic_store(&lane->done, 0);

@@ -34,7 +34,8 @@ INLINE vf gelu(vf x)
 {
     const vf y = x / (vf_set(1.0f) + exp_minus_2u(x));
 
-    return vf_less(x, vf_set(-12.0f), vf_set(-0.0f), vf_less(vf_set(12.0f), x, x, y));
+    /* x * 0: -0, but NaN for -inf, as by definition: an overflow must not look like a limit */
+    return vf_less(x, vf_set(-12.0f), x * vf_set(0), vf_less(vf_set(12.0f), x, x, y));
 }
 
 /* s + x s (1 - s) (2u)' */
