@@ -87,13 +87,17 @@ void zinf_executor_fail(zinf_executor *executor, const zinf_op *op, const zinf_e
 {
     pthread_mutex_lock(&executor->mutex);
     if (executor->error.status == ZINF_OK) {
+        /* steps as the log counts them: the one being done */
+        const uint64_t step = executor->env->step + (executor->program == ZINF_PROGRAM_STEP);
+        char where[256];
+        const int n = snprintf(where, sizeof where, " (program %s, step %" PRIu64 ", %s \"%.100s\")",
+                               zinf_program_name(executor->program), step,
+                               zinf_opcode_get(op->instr->opcode)->name,
+                               &executor->plan->strings[op->instr->name]);
+        const size_t room = sizeof executor->error.text - 1 - (size_t)n;
         executor->error = *cause;
-        const size_t used = strlen(executor->error.text);
-        snprintf(executor->error.text + used, sizeof executor->error.text - used,
-                 " (program %s, step %" PRIu64 ", %s \"%s\")",
-                 zinf_program_name(executor->program), executor->env->step,
-                 zinf_opcode_get(op->instr->opcode)->name,
-                 &executor->plan->strings[op->instr->name]);
+        executor->error.text[room] = 0; /* a long path gives way */
+        strcat(executor->error.text, where);
     }
     atomic_store(&executor->failed, true);
     pthread_mutex_unlock(&executor->mutex);
