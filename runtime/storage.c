@@ -520,7 +520,7 @@ static zinf_status report(const zinf_channel *c, const zinf_io *io, zinf_error *
     const char *verb = io->write ? "writing" : "reading";
     struct stat st;
 
-    if (io->error == PAST_END && !fstat(s->fd, &st))
+    if (io->error == PAST_END && !fstat(s->fd, &st) && (uint64_t)st.st_size < s->bytes)
         return zinf_fail(err, ZINF_MACHINE, "storage: %s \"%s\" at offset %" PRIu64 ", length %"
                          PRIu64 " bytes: \"%s\" ended early: it has %" PRIu64 " bytes, expected %"
                          PRIu64 ": something truncated it during the run (%" PRIu64 " of %" PRIu64

@@ -120,7 +120,7 @@ static void what_can_be_tried_again_changes_nothing(void)
     } cases[] = {
         {FAULT_ERRNO, EINTR, 0, 2, 0}, {FAULT_ERRNO, EINTR, 0, 3, 7},
         {FAULT_ERRNO, EAGAIN, 0, 2, 0}, {FAULT_ERRNO, EAGAIN, 0, 4, 8},
-        {FAULT_SHORT, 0, 4096, 1, 0}, {FAULT_SHORT, 0, 4608, 2, 0},
+        {FAULT_SHORT, 0, 4096, 2, 0}, {FAULT_SHORT, 0, 4608, 2, 0},
         {FAULT_SHORT, 0, 512, 2, 0}, {FAULT_SHORT, 0, 1, 3, 9},
     };
 
