@@ -61,6 +61,18 @@ static zinf_status open_data(session *s, zinf_error *err)
     return ZINF_OK;
 }
 
+/* Begins a checkpoint and drops it: a directory that cannot take one is found out now, not after
+ * the work that it would have kept. */
+static zinf_status try_saving(const session *s, zinf_error *err)
+{
+    zinf_checkpoint_writer *writer = NULL;
+
+    if (zinf_checkpoint_create(s->options->save, &s->plan, &s->progress, &writer, err))
+        return err->status;
+    zinf_checkpoint_abandon(writer);
+    return ZINF_OK;
+}
+
 static zinf_status load(session *s, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
@@ -73,6 +85,8 @@ static zinf_status load(session *s, zinf_error *err)
     s->progress = (zinf_progress){.seed = s->plan.job.seed, .loss_scale = 1,
                                   .plan_hash = s->plan.hash};
     if (!o->resume && open_data(s, err))
+        return err->status;
+    if (o->save && try_saving(s, err))
         return err->status;
     if (o->log) {
         s->log = fopen(o->log, "w");
