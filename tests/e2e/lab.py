@@ -108,7 +108,7 @@ class Lab:
 
     @staticmethod
     def prose(n):
-        words = "the of and to in that was his he it with is for as had you not be her on at".split()
+        words = "the of and to in that was his he it with is for as had you not be her".split()
         draw = random.Random(7)
         text = ""
         while len(text) < n:
@@ -190,13 +190,24 @@ def gradient_bound(precision, layers, longest=256):
 
     fp32: it is reached through 4 linears a block and the classifier, forward and backward; each
     sums up to `longest` products, whose roundings add up like a random walk: sqrt(256) = 16
-    units; the linears' errors are independent too. bf16: sums are fp32, but the result of each of the about
-    8 operators a block is rounded once, forward and backward, and so is each weight: 17 a block
-    and 4 beside them. A rounding's standard deviation is half a unit or less; 4 of them here.
+    units; the linears' errors are independent too. bf16: sums are fp32, but the result of each
+    of the about 8 operators a block is rounded once, forward and backward, and so is each
+    weight: 17 a block and 4 beside them. A rounding's standard deviation is half a unit or less;
+    4 of them here.
     """
     if precision == "fp32":
         return math.sqrt(longest) * math.sqrt(2 * (4 * layers + 1)) * UNIT["fp32"]
     return 4 * 0.5 * math.sqrt(17 * layers + 4) * UNIT["bf16"]
+
+
+def flip_bound(layers):
+    """What another order of the sums in fp32 makes of bf16 gradients, rounded at the same places.
+
+    A sum that differs by some fp32 units (16) is rounded to the other side, by two units, with a
+    chance of 16 * 2^-24 over 2^-8. The square root of it remains of gradient_bound, which is for
+    each result being rounded anew.
+    """
+    return 2 * math.sqrt(16 * 2.0**-24 / 2.0**-8) * gradient_bound("bf16", layers)
 
 
 def gradients_near(found, expected, bound):

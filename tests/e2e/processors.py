@@ -2,11 +2,10 @@
 # levels and oneDNN's. Each learns, and agrees with the reference kernels within rounding.
 # A level that this CPU lacks is replaced by the next one it has: the diagnostics name it.
 # argv: zinf-plan, zinf-run.
-import math
 import sys
 
 import lab as lib
-from lab import UNIT, gradient_bound, gradients_near, near, tiers
+from lab import UNIT, flip_bound, gradient_bound, gradients_near, near, tiers
 
 lab = lib.Lab(*sys.argv[1:3])
 LAYERS = 2
@@ -23,13 +22,8 @@ def train(precision, env, *options, **more):
 
 
 def bound(precision):
-    """bf16: all round at the same places, what they round differs by an fp32 rounding or some
-    (16). So a result is rounded the other way, by two units, with a chance of 16 * 2^-24 over
-    2^-8; the square root of that is what remains of gradient_bound, which is for every result.
-    """
-    if precision == "fp32":
-        return gradient_bound(precision, LAYERS)
-    return 2 * math.sqrt(16 * 2.0**-24 / 2.0**-8) * gradient_bound(precision, LAYERS)
+    # bf16: all round at the same places.
+    return gradient_bound(precision, LAYERS) if precision == "fp32" else flip_bound(LAYERS)
 
 
 def agree(precision, masks):
