@@ -214,6 +214,12 @@ zinf_status zinf_plan_write(zinf_plan *plan, const char *path, zinf_error *err)
                   PATH_MAX);
         goto done;
     }
+    struct stat there;
+    if (!stat(path, &there) && !S_ISREG(there.st_mode)) { /* a rename would replace it */
+        zinf_fail(err, ZINF_MACHINE, "cannot write the plan to \"%s\": it is no regular file",
+                  path);
+        goto done;
+    }
     fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0) {
         zinf_fail(err, ZINF_MACHINE, "cannot create \"%s\": %s", temporary, strerror(errno));
