@@ -125,6 +125,19 @@ static zinf_status put_state(void *context, uint32_t tensor, zinf_state_array ar
     return ZINF_OK;
 }
 
+/* That a checkpoint could be written now: a wrong directory is better found before the first
+ * step than after the last. */
+static zinf_status try_saving(const session *s, zinf_error *err)
+{
+    zinf_checkpoint_writer *writer = NULL;
+
+    if (s->options->save &&
+        zinf_checkpoint_create(s->options->save, &s->plan, &s->progress, &writer, err))
+        return err->status;
+    zinf_checkpoint_abandon(writer);
+    return ZINF_OK;
+}
+
 /* Fresh weights, or a checkpoint's. */
 static zinf_status begin(session *s, zinf_error *err)
 {
@@ -132,7 +145,8 @@ static zinf_status begin(session *s, zinf_error *err)
     zinf_checkpoint_reader *reader = NULL;
 
     if (!s->options->resume)
-        return zinf_executor_run(s->executor, ZINF_PROGRAM_INIT, &env, err);
+        return try_saving(s, err) ? err->status
+                                  : zinf_executor_run(s->executor, ZINF_PROGRAM_INIT, &env, err);
     if (zinf_checkpoint_open(s->options->resume, &s->plan, &reader, &s->progress, err))
         return err->status;
     env.state_context = reader;
@@ -149,7 +163,7 @@ static zinf_status begin(session *s, zinf_error *err)
                           s->progress.seed, s->plan.job.seed);
     s->progress.seed = s->plan.job.seed;
     s->progress.plan_hash = s->plan.hash;
-    return open_data(s, err);
+    return open_data(s, err) ? err->status : try_saving(s, err);
 }
 
 /* Reads all states once: into a checkpoint if `save`, and into the hash of the weights. */
@@ -307,8 +321,8 @@ static zinf_status train(session *s, const volatile sig_atomic_t *stop, zinf_err
     const uint64_t first = s->progress.step;
 
     if (first >= s->steps && s->options->resume && s->options->steps_given)
-        zinf_progress_say(&s->line, "zinf-run: nothing is left to train: the checkpoint is at step %"
-                          PRIu64 ", --steps is %" PRIu64, first, s->steps);
+        zinf_progress_say(&s->line, "zinf-run: nothing is left to train: the checkpoint is at "
+                          "step %" PRIu64 ", --steps is %" PRIu64, first, s->steps);
     while (s->progress.step < s->steps && !*stop)
         if (one_step(s, s->progress.step + 1 == s->steps, err))
             return err->status;
