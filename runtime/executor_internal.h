@@ -36,16 +36,15 @@ typedef struct zinf_shared_gemm {
     zinf_gemm *gemm;
 } zinf_shared_gemm;
 
-/* What one region of the nvme file should contain. */
+/* A stretch of the nvme file that is always moved as a whole, and what it should contain. */
 typedef struct zinf_sum {
-    uint64_t offset, bytes, hash;
-    bool written, checked; /* checked false: regions overlap, nothing can be said */
+    uint64_t offset, hash; /* it ends where the next begins */
+    bool written;
 } zinf_sum;
 
 typedef struct zinf_flight {
     zinf_io io;
     const zinf_op *op;
-    zinf_sum *sum;
     uint64_t iteration, start_ns;
 } zinf_flight;
 
@@ -93,7 +92,7 @@ struct zinf_executor {
     zinf_shared_gemm *gemms;
     uint32_t n_gemms, gemm_capacity;
     int32_t *targets;     /* of the classifier: as many as the largest batch has tokens */
-    zinf_sum *sums;       /* sorted by offset, then bytes */
+    zinf_sum *sums;       /* [n_sums + 1] in order of offset; the last only ends the one before */
     uint64_t n_sums;
     zinf_noted *noted;    /* [n_units]; see nonfinite.h */
     atomic_bool any_noted;

@@ -61,6 +61,18 @@ static zinf_status open_data(session *s, zinf_error *err)
     return ZINF_OK;
 }
 
+/* Begins a checkpoint and drops it: a directory that cannot take one is found out now, not after
+ * the work that it would have kept. */
+static zinf_status try_saving(const session *s, zinf_error *err)
+{
+    zinf_checkpoint_writer *writer = NULL;
+
+    if (zinf_checkpoint_create(s->options->save, &s->plan, &s->progress, &writer, err))
+        return err->status;
+    zinf_checkpoint_abandon(writer);
+    return ZINF_OK;
+}
+
 static zinf_status load(session *s, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
@@ -73,6 +85,8 @@ static zinf_status load(session *s, zinf_error *err)
     s->progress = (zinf_progress){.seed = s->plan.job.seed, .loss_scale = 1,
                                   .plan_hash = s->plan.hash};
     if (!o->resume && open_data(s, err))
+        return err->status;
+    if (o->save && try_saving(s, err))
         return err->status;
     if (o->log) {
         s->log = fopen(o->log, "w");
@@ -125,19 +139,6 @@ static zinf_status put_state(void *context, uint32_t tensor, zinf_state_array ar
     return ZINF_OK;
 }
 
-/* That a checkpoint could be written now: a wrong directory is better found before the first
- * step than after the last. */
-static zinf_status try_saving(const session *s, zinf_error *err)
-{
-    zinf_checkpoint_writer *writer = NULL;
-
-    if (s->options->save &&
-        zinf_checkpoint_create(s->options->save, &s->plan, &s->progress, &writer, err))
-        return err->status;
-    zinf_checkpoint_abandon(writer);
-    return ZINF_OK;
-}
-
 /* Fresh weights, or a checkpoint's. */
 static zinf_status begin(session *s, zinf_error *err)
 {
@@ -145,8 +146,7 @@ static zinf_status begin(session *s, zinf_error *err)
     zinf_checkpoint_reader *reader = NULL;
 
     if (!s->options->resume)
-        return try_saving(s, err) ? err->status
-                                  : zinf_executor_run(s->executor, ZINF_PROGRAM_INIT, &env, err);
+        return zinf_executor_run(s->executor, ZINF_PROGRAM_INIT, &env, err);
     if (zinf_checkpoint_open(s->options->resume, &s->plan, &reader, &s->progress, err))
         return err->status;
     env.state_context = reader;
@@ -163,7 +163,7 @@ static zinf_status begin(session *s, zinf_error *err)
                           s->progress.seed, s->plan.job.seed);
     s->progress.seed = s->plan.job.seed;
     s->progress.plan_hash = s->plan.hash;
-    return open_data(s, err) ? err->status : try_saving(s, err);
+    return open_data(s, err);
 }
 
 /* Reads all states once: into a checkpoint if `save`, and into the hash of the weights. */
