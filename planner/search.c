@@ -2,6 +2,7 @@
 #include "planner/search.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,9 +130,13 @@ static choices micro_batches(const pool *p)
 
     if (p->settings->micro_batch != ZINF_FREE)
         return choose(p->settings->micro_batch, NULL, 0, 0);
-    for (uint64_t parts = 1; parts <= global && c.n < 12; parts++)
+    /* up to the root as the quotient, from there down as the divisor: never 2^31 trials */
+    for (uint64_t parts = 1; parts * parts <= global && c.n < 12; parts++)
         if (global % parts == 0 && global / parts <= 1 << 20)
             c.values[c.n++] = (uint32_t)(global / parts);
+    for (uint64_t size = (uint64_t)sqrt((double)global); size >= 1 && c.n < 12; size--)
+        if (global % size == 0 && size * size < global && size <= 1 << 20)
+            c.values[c.n++] = (uint32_t)size;
     if (c.n && c.values[c.n - 1] != 1)
         c.values[c.n == 12 ? 11 : c.n++] = 1;
     return c;
