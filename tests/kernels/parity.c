@@ -234,7 +234,8 @@ static void check_attention(int64_t batch, int64_t seq, int64_t heads, int64_t k
         for (int64_t i = 0; i < seq * row; i++)
             CHECK_MESSAGE(near_value(act, value(act, dqkv, b * seq * row + i),
                                      value(act, want_dqkv, b * seq * row + i),
-                                     (worst + narrow + EPS * (double)(seq * heads)) * terms[i] + lost),
+                                     (worst + narrow + EPS * (double)(seq * heads)) * terms[i] +
+                                     lost),
                           "dqkv[%ld] = %g, not %g", (long)i,
                           value(act, dqkv, b * seq * row + i),
                           value(act, want_dqkv, b * seq * row + i));
