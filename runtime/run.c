@@ -321,8 +321,8 @@ static zinf_status train(session *s, const volatile sig_atomic_t *stop, zinf_err
     const uint64_t first = s->progress.step;
 
     if (first >= s->steps && s->options->resume && s->options->steps_given)
-        zinf_progress_say(&s->line, "zinf-run: nothing is left to train: the checkpoint is at step %"
-                          PRIu64 ", --steps is %" PRIu64, first, s->steps);
+        zinf_progress_say(&s->line, "zinf-run: nothing is left to train: the checkpoint is at "
+                          "step %" PRIu64 ", --steps is %" PRIu64, first, s->steps);
     while (s->progress.step < s->steps && !*stop)
         if (one_step(s, s->progress.step + 1 == s->steps, err))
             return err->status;
