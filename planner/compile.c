@@ -283,9 +283,11 @@ zinf_status zinf_probe_decisions(const zinf_model *model, const zinf_cluster *cl
         double need = arena + (double)last->overhead_bytes[t];
         probe.arena_bytes[t] = arena > 0 ? (uint64_t)arena : 0;
         double capacity = (double)last->capacity_bytes[t];
-        double room = capacity > 1 ? capacity : 1;
+        double room = capacity - (double)last->overhead_bytes[t];
+        if (room < 1)
+            room = 1;
         if (arena > 0)
-            probe.load += need / room;
+            probe.load += arena / room;
         if (arena > 0 && need > capacity) {
             probe.short_bytes[t] = (uint64_t)(need - capacity);
             probe.shortness += (need - capacity) / room;
