@@ -121,11 +121,10 @@ static zinf_status parse(int argc, char **argv, options *ret, zinf_error *err)
     }
     if (!o.help && !!o.check + !!o.show + !!o.simulate + (o.model || o.cluster) != 1)
         return zinf_fail(err, ZINF_BAD_INPUT,
-                         "give MODEL and CLUSTER, or one of --check, --show, --simulate\n%s",
-                         usage);
+                         "give MODEL and CLUSTER, or one of --check, --show, --simulate with a "
+                         "PLAN (zinf-plan --help)");
     if (!o.help && o.model && !o.cluster)
-        return zinf_fail(err, ZINF_BAD_INPUT, "a CLUSTER file is missing after \"%.200s\"\n%s",
-                         o.model, usage);
+        return zinf_fail(err, ZINF_BAD_INPUT, "a CLUSTER file is missing after \"%.200s\" (zinf-plan --help)", o.model);
     *ret = o;
     return ZINF_OK;
 }

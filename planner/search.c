@@ -25,7 +25,7 @@ static const double LET_IN = 1.15, WITH_ROOM = 0.75, HOPELESS = 0.5;
  * is. Counted, not timed, so that the same inputs give the same plan. */
 static const uint64_t WORK = 1500000, WORK_SUGGESTION = 300000;
 /* A step counts as faster if it is by this much: ends the climb. */
-static const double GAIN = 1e-4;
+static const double GAIN = 1e-3;
 /* A candidate that does not fit is nearer to fitting if it misses less by this much. */
 static const double NEARER = 0.01;
 /* Instructions of a plan that is compiled whole only to say how much is missing. */
@@ -170,7 +170,7 @@ static choices tiers(const pool *p, zinf_class state_class)
     return c;
 }
 
-/* Divisors of the global batch, largest first; at most 12 of them, evenly spread. */
+/* Divisors of the global batch, largest first: for each power of two the least that reaches it. */
 static choices micro_batches(const pool *p)
 {
     const uint64_t global = p->model->global_batch;
@@ -178,11 +178,13 @@ static choices micro_batches(const pool *p)
 
     if (p->settings->micro_batch != ZINF_FREE)
         return choose(p->settings->micro_batch, NULL, 0, 0);
-    for (uint64_t parts = 1; parts <= global && c.n < 12; parts++)
-        if (global % parts == 0 && global / parts <= 1 << 20)
-            c.values[c.n++] = (uint32_t)(global / parts);
-    if (c.n && c.values[c.n - 1] != 1)
-        c.values[c.n == 12 ? 11 : c.n++] = 1;
+    for (uint64_t power = 1 << 20; power >= 1; power /= 2) {
+        uint64_t batch = power;
+        while (batch <= global && global % batch)
+            batch++;
+        if (batch <= global && batch < 2 * power)
+            c.values[c.n++] = (uint32_t)batch;
+    }
     return c;
 }
 

@@ -354,6 +354,9 @@ static zinf_status train(session *s, const volatile sig_atomic_t *stop, zinf_err
         zinf_progress_say(&s->line, "zinf-run: stopped after step %" PRIu64 " of %" PRIu64,
                           s->progress.step, s->steps);
     }
+    if (s->options->trace && s->progress.step == first)
+        zinf_progress_say(&s->line, "zinf-run: warning: no step was done, so \"%s\" was not "
+                          "written", s->options->trace);
     zinf_env env = {.step = s->progress.step};
     return zinf_executor_run(s->executor, ZINF_PROGRAM_FLUSH, &env, err);
 }

@@ -35,4 +35,7 @@ DECLARE(avx2)
 DECLARE(avx512)
 #undef DECLARE
 
+/* bf16 only; the rest of level amx is avx512. */
+void zinf_cpu_attention_amx(zinf_kernels *table);
+
 #endif

@@ -221,6 +221,12 @@ def a_traced_instruction_begins_after_all_it_waits_for():
     assert n > 1000, n
 
 
+def a_trace_of_no_step_is_not_silently_missing():
+    path = lab.path("trace")
+    run = lab.run(lab.plan(MODEL, DEVICE), "--trace", path, "--steps", "0")
+    assert "no step was done" in run.stderr and not os.path.exists(path), run.stderr
+
+
 # ---- validation and samples ----
 
 def validation_happens_when_asked_and_changes_no_step():
@@ -335,6 +341,7 @@ lib.main(lab, [
     a_trace_names_its_processes_and_threads, a_trace_has_one_event_for_each_instruction_that_ran,
     a_traced_queue_does_one_thing_at_a_time_inside_the_step,
     a_traced_instruction_begins_after_all_it_waits_for,
+    a_trace_of_no_step_is_not_silently_missing,
     validation_happens_when_asked_and_changes_no_step,
     validation_is_the_training_loss_on_the_same_tokens, a_sample_goes_on_from_its_prompt,
     memory_is_what_was_planned, mistakes_of_the_user_exit_with_2_and_name_them,

@@ -13,7 +13,9 @@ import struct
 import subprocess
 import sys
 import tempfile
-import traceback
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import tap  # noqa: E402
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 
@@ -226,17 +228,6 @@ def same(one, other, what):
 
 
 def main(lab, tests):
-    failures = 0
-    for number, test in enumerate(tests, 1):
-        words = test.__name__.replace("_", " ")
-        try:
-            test()
-            print(f"ok {number} - {words}", flush=True)
-        except Exception as error:  # a test program must go on, and say what happened
-            failures += 1
-            text = str(error) if isinstance(error, AssertionError) else traceback.format_exc()
-            print("# " + text.replace("\n", "\n# "))
-            print(f"not ok {number} - {words}", flush=True)
-    print(f"1..{len(tests)}")
+    code = tap.run(tests)
     lab.close()
-    sys.exit(1 if failures else 0)
+    sys.exit(code)
