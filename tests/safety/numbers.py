@@ -69,7 +69,9 @@ def stop_is_the_default_and_names_tensor_and_layer():
             assert re.search(r"step 3: the loss is (nan|inf|-inf), and the first gradient in "
                              r"backward order that is not finite is \"transformer\.[a-z0-9_.]+\" "
                              r"\((layer \d|outside the blocks)\) at row \d+, column \d+: "
-                             r"(nan|inf|-inf); weights and moments are as after step 2", text), text
+                             r"(nan|inf|-inf); the largest weight is 3e\+38, in "
+                             r"\"transformer\.h\.1\.mlp\.c_proj\.weight\"; weights and moments are as "
+                             r"after step 2", text), text
             assert "-nan" not in done.stderr, done.stderr
             assert len(rows) == 1 and rows[0]["step"] == 3 and rows[0]["skipped"] is True, rows
             assert rows[0]["loss"] is None and rows[0]["grad_norm"] is None
@@ -119,11 +121,14 @@ def skip_leaves_out_at_most_ten_updates_in_a_row():
     folder = poisoned("transformer.h.2.attn.c_proj.weight", -2e38)
     before = tree(folder)
     for name, place in PLACES.items():
-        plan = lab.plan(MODEL, place)
-        done, rows = go_on(plan, folder, "--on-nonfinite", "skip")
+        plan, other = lab.plan(MODEL, place), lab.path("last")
+        done, rows = go_on(plan, folder, "--on-nonfinite", "skip", "--save", other)
+        assert Stored(other).state == Stored(folder).state
+        assert Stored(other).manifest["step"] == 2 + MOST
         assert [r["step"] for r in rows] == list(range(3, 3 + MOST)), (name, rows)
         assert all(r["skipped"] is True and r["loss"] is None for r in rows)
         assert done.stderr.count("is skipped: the loss is") == MOST - 1, done.stderr
+        assert done.stderr.count("saved step") == 1
         assert f"{MOST} steps in a row were skipped, the last is step {2 + MOST}: the loss is" in \
             done.stderr.splitlines()[-1], done.stderr
     assert tree(folder) == before
