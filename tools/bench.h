@@ -55,7 +55,7 @@ bench_figure bench_sum_ratio(const bench_options *options, const bench_cases *al
 void bench_report(const bench_options *options, const char *name, bench_figure figure,
                   const char *unit, const char *of, ...) __attribute__((format(printf, 5, 6)));
 
-/* Memory of its own pages filled with values in [-1, 1) of the type; aligned to 4096. Ends the
+/* Memory of its own pages filled with values in [-1, 1) of the type; aligned to 2 MiB. Ends the
  * program (exit 4) if there is none. Freed at exit. */
 void *bench_memory(zinf_dtype dtype, int64_t n);
 

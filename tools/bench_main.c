@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -129,13 +130,15 @@ void bench_report(const bench_options *options, const char *name, bench_figure f
 void *bench_memory(zinf_dtype dtype, int64_t n)
 {
     const size_t size = zinf_dtype_bytes(dtype);
-    void *memory = aligned_alloc(4096, ((size_t)n * size + 4095) / 4096 * 4096);
+    const size_t page = 2 << 20, bytes = ((size_t)n * size + page - 1) / page * page;
+    void *memory = aligned_alloc(page, bytes);
     uint32_t state = 12345;
 
     if (!memory) {
         fprintf(stderr, "tools/bench: no memory for %lld elements: free some\n", (long long)n);
         exit(4);
     }
+    (void)madvise(memory, bytes, MADV_HUGEPAGE); /* as the arenas of zinf-run */
     for (int64_t i = 0; i < n; i++) {
         state = state * 1664525u + 1013904223u;
         const float value = (float)(int32_t)state * 0x1p-31f;

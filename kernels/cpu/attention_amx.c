@@ -426,8 +426,6 @@ static void attention_backward(const zinf_kernels *self, const void *qkv, const 
 
 void zinf_cpu_attention_amx(zinf_kernels *table)
 {
-    if (table->act != ZINF_BF16)
-        return;
     table->attention_forward = attention_forward;
     table->attention_backward = attention_backward;
 }

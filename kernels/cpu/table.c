@@ -57,6 +57,17 @@ static zinf_cpu_level supported(void)
 #endif
 }
 
+void zinf_cpu_gemm_below_amx(zinf_kernels *table)
+{
+#if defined(ZINF_HAVE_DNNL)
+    zinf_cpu_gemm_dnnl(table);
+#elif defined(__x86_64__)
+    zinf_cpu_gemm_avx512(table);
+#else
+    (void)table;
+#endif
+}
+
 void zinf_kernels_cpu(zinf_kernels *ret_table, zinf_dtype act, int n_threads, zinf_cpu_level most)
 {
     const char *text = getenv("ZINF_CPU_LEVEL");
@@ -84,12 +95,14 @@ void zinf_kernels_cpu(zinf_kernels *ret_table, zinf_dtype act, int n_threads, zi
     else
         FILL(avx2);
 #undef FILL
-    if (level >= ZINF_CPU_AMX)
-        zinf_cpu_attention_amx(ret_table);
     ret_table->name = level_names[level];
 #endif
-#ifdef ZINF_HAVE_DNNL
     if (level >= ZINF_CPU_AVX512)
-        zinf_cpu_gemm_dnnl(ret_table);
+        zinf_cpu_gemm_below_amx(ret_table);
+#if defined(__x86_64__)
+    if (level >= ZINF_CPU_AMX && act == ZINF_BF16) {
+        zinf_cpu_attention_amx(ret_table);
+        zinf_cpu_gemm_amx(ret_table);
+    }
 #endif
 }
