@@ -462,7 +462,8 @@ static void a_file_cut_by_another_process_ends_the_run(void)
     CHECK(truncate(in("disk/zinf-rank0.nvme"), 0) == 0);
     const int status = finish(child);
     SAID(status, ZINF_MACHINE, "something truncated it during the run");
-    CHECK(said(", expected ") && said("offset ") && said("length ") && said("step ") && is_empty("disk"));
+    CHECK(said(", expected ") && said("offset ") && said("length ") && said("step ") &&
+          is_empty("disk"));
 }
 
 static void a_file_deleted_by_another_process_is_used_on(void)

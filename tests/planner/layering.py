@@ -11,6 +11,10 @@ import tempfile
 
 root = os.path.abspath(sys.argv[1])
 count, failed = 0, 0
+# Headers of vector code are for files built with these.
+FLAGS = ([] if os.uname().machine != "x86_64" else
+         ["-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq",
+          "-mavx512bf16", "-mamx-tile", "-mamx-bf16"])
 # The contract that the planner may see. initial.h, rate.h and params_hash.h are the runtime's.
 CONTRACT = {"runtime/" + h + ".h" for h in ("plan", "opcodes", "error", "timeline", "checker")}
 CONTRACT |= {"kernels/dtype.h", "kernels/kernels.h"}
@@ -58,19 +62,20 @@ check("the checker knows nothing of the planner or the executor", [
     if os.path.basename(p).startswith("checker") and i not in CONTRACT
     and not i.startswith("runtime/checker")])
 check("every include names its folder", [
-    "%s includes %s" % (p, i) for p in everything for i in includes(p) if "/" not in i])
+    "%s includes %s" % (p, i) for p in everything for i in includes(p)
+    if "/" not in i and not p.startswith("tests/")])
 
 problems = []
 with tempfile.TemporaryDirectory(prefix="zinf-layering-") as work:
     for header in sources("kernels", "runtime", "planner", ends=(".h",)):
         unit = os.path.join(work, "unit.c")
         with open(unit, "w") as out:
-            out.write('#include "%s"\n#include "%s"\nint zinf_unit;\n' % (header, header))
+            out.write('#include "%s"\n#include "%s"\nint zinf_layering_unit;\n' % (header, header))
         done = subprocess.run([os.environ.get("CC", "cc"), "-std=gnu17", "-D_GNU_SOURCE",
                                "-fsyntax-only", "-Wall", "-Wextra", "-Werror",
-                               "-Wno-unused-function", "-I", root, unit],
+                               "-Wno-unused-function", *FLAGS, "-I", root, unit],
                               capture_output=True, text=True)
-        if done.returncode and "immintrin" not in text(header):
+        if done.returncode:
             problems += [header + ": " + done.stderr.splitlines()[0]]
 check("every header compiles alone, and twice", problems)
 check("no file has more than 1200 lines", [
