@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <malloc.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #include "runtime/data.h"
 #include "runtime/executor.h"
 #include "runtime/nonfinite.h"
+#include "runtime/overhead.h"
 #include "runtime/params_hash.h"
 #include "runtime/plan.h"
 #include "runtime/preflight.h"
@@ -73,14 +75,21 @@ static zinf_status try_saving(const session *s, zinf_error *err)
     return ZINF_OK;
 }
 
+/* What --trace takes besides the plan's total. */
+static uint64_t traced_bytes(const session *s)
+{
+    return s->options->trace ? zinf_overhead_trace_bytes(&s->plan) : 0;
+}
+
 static zinf_status load(session *s, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
     char warning[256] = "";
 
     if (zinf_plan_read(o->plan, &s->plan, err) || zinf_plan_check(&s->plan, err) ||
-        zinf_preflight(&s->plan, o->nvme, err))
+        zinf_preflight(&s->plan, o->nvme, traced_bytes(s), err))
         return err->status;
+    malloc_trim(0); /* what the checker used */
     s->steps = o->steps_given ? o->steps : o->sample ? 0 : s->plan.job.steps;
     s->progress = (zinf_progress){.seed = s->plan.job.seed, .loss_scale = 1,
                                   .plan_hash = s->plan.hash};
@@ -371,6 +380,7 @@ static void account(session *s)
 
     for (unsigned t = 0; t < ZINF_N_TIERS; t++)
         r->planned_bytes[t] = machine->arena_bytes[t] + machine->overhead_bytes[t];
+    r->planned_bytes[machine->unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST] += traced_bytes(s);
     r->predicted_step_s = s->plan.predicted.step_s;
     r->peak_rss_bytes = zinf_peak_rss_bytes();
     /* On a CPU device and host share this process: all but the device's arena is the host's. */
