@@ -1,6 +1,6 @@
 # tests/safety/kills.py - kill -9 at random instants, half of them while a checkpoint is written:
-# the last one always loads, nothing saved is lost, and the training put together from what was left is
-# the uninterrupted one to the bit. Each life goes on with another plan: other tiers.
+# the last one always loads, nothing saved is lost, and the training put together from what was
+# left is the uninterrupted one to the bit. Each life goes on with another plan: other tiers.
 # argv: zinf-plan, zinf-run. ZINF_TEST_KILLS: how many (50), ZINF_TEST_SEED: of the instants (1).
 import json
 import os

@@ -70,8 +70,8 @@ def stop_is_the_default_and_names_tensor_and_layer():
                              r"backward order that is not finite is \"transformer\.[a-z0-9_.]+\" "
                              r"\((layer \d|outside the blocks)\) at row \d+, column \d+: "
                              r"(nan|inf|-inf); the largest weight is 3e\+38, in "
-                             r"\"transformer\.h\.1\.mlp\.c_proj\.weight\"; weights and moments are as "
-                             r"after step 2", text), text
+                             r"\"transformer\.h\.1\.mlp\.c_proj\.weight\"; weights and moments "
+                             r"are as after step 2", text), text
             assert "-nan" not in done.stderr, done.stderr
             assert len(rows) == 1 and rows[0]["step"] == 3 and rows[0]["skipped"] is True, rows
             assert rows[0]["loss"] is None and rows[0]["grad_norm"] is None
