@@ -1,7 +1,7 @@
 /* kernels/cpu/gemm_amx.c - GEMM of bf16 on AMX tiles. C is cut into blocks, each owned by one
  * thread. Its piece of scratch holds, as tiles, the block's rows of A for a chunk of depth and a
  * panel of B's columns, and the sums in fp32: all of the block's if k has several chunks, of two
- * times 32 x 32 elements otherwise. Every element is one chain over k in steps of 32, whatever
+ * times 32 columns otherwise. Every element is one chain over k in steps of 32, whatever
  * the blocks: its bits depend on neither shape, threads nor scratch.
  *
  * Sizes: A's rows and the sums stay in the second-level cache (2 MiB). A block of r x c elements
@@ -14,7 +14,7 @@
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/cpu.h"
 
-enum { ROWS = 512, COLS = 2048, COLS_SUMMED = 384, DEPTH = 768, PANEL = 64, UNIT = 32,
+enum { ROWS = 512, COLS = 2048, COLS_SUMMED = 384, DEPTH = 768, SLICE = 16, PANEL = 64, UNIT = 32,
        UNIT_BYTES = UNIT * UNIT * 4 };
 
 struct zinf_gemm {
@@ -49,7 +49,7 @@ static size_t block_bytes(const zinf_gemm *gemm)
     const bool in_chunks = gemm->desc.k > gemm->depth;
 
     return (size_t)(2 * gemm->depth * (gemm->rows + PANEL) +
-                    (in_chunks ? 4 * gemm->rows * gemm->cols : 2 * UNIT_BYTES));
+                    4 * gemm->rows * (in_chunks ? gemm->cols : 2 * UNIT));
 }
 
 static int64_t n_blocks(const zinf_gemm *gemm)
@@ -106,7 +106,7 @@ static zinf_gemm *gemm_create(const zinf_kernels *self, const zinf_gemm_desc *de
         return NULL;
     gemm->desc = *desc;
     gemm->n_threads = self->n_threads;
-    if (desc->ab_dtype == ZINF_BF16 && choose_blocks(gemm, usable))
+    if (desc->ab_dtype == ZINF_BF16 && desc->k > 0 && choose_blocks(gemm, usable))
         return gemm;
     gemm->other = *self;
     zinf_cpu_gemm_below_amx(&gemm->other);
@@ -196,49 +196,42 @@ typedef struct problem {
     void *c;
 } problem;
 
-/* C's 32 x 32 at (i0, j0), m x n of them inside: from its sums, adds what is to be added. */
+/* 16 elements of C from their sums: adds what is to be added. at, at_r: in C and residual. */
+INLINE vf finish(bool c_bf16, const problem *p, vf x, int64_t at, int64_t at_r, int64_t j,
+                 int64_t n)
+{
+    const zinf_gemm_desc *d = &p->gemm->desc;
+
+    if (d->accumulate)
+        x += act_load(c_bf16, p->c, at, n);
+    if (d->has_bias)
+        x += bf_load_n(p->bias + j, n);
+    if (d->has_residual)
+        x += bf_load_n(p->residual + at_r, n);
+    return x;
+}
+
+/* C's 32 x 32 at (i0, j0), m x n of them inside, from their sums. Whole rows of bf16 are rounded by
+ * an instruction that takes denormals for zero, as the tiles do. */
 INLINE void store_unit(bool c_bf16, const problem *p, const float *sums, int64_t i0, int64_t j0,
                        int64_t m, int64_t n)
 {
     const zinf_gemm_desc *d = &p->gemm->desc;
 
-    for (int64_t j = 0; j < n; j += 16) {
-        const vf bias = d->has_bias ? bf_load_n(p->bias + j0 + j, n - j) : vf_set(0);
+    for (int64_t i = 0; i < m; i++) {
+        const float *row = sums + i / 16 * 512 + i % 16 * 16;
+        const int64_t at = (i0 + i) * d->ldc + j0, at_r = (i0 + i) * d->ldr + j0;
+        const vf low = finish(c_bf16, p, vf_load(row), at, at_r, j0, n);
+        const vf high = n <= 16 ? low : finish(c_bf16, p, vf_load(row + 256), at + 16, at_r + 16,
+                                               j0 + 16, n - 16);
 
-        for (int64_t i = 0; i < m; i++) {
-            const int64_t at = (i0 + i) * d->ldc + j0 + j;
-            vf x = vf_load(sums + (i / 16 * 2 + j / 16) * 256 + i % 16 * 16);
-
-            if (d->accumulate)
-                x += act_load(c_bf16, p->c, at, n - j);
-            if (d->has_bias)
-                x += bias;
-            if (d->has_residual)
-                x += bf_load_n(p->residual + (i0 + i) * d->ldr + j0 + j, n - j);
-            if (c_bf16 && n - j >= 16) /* denormals become zero, as in the tiles */
-                _mm256_storeu_si256((__m256i *)((uint16_t *)p->c + at),
-                                    (__m256i)_mm512_cvtneps_pbh(x));
-            else
-                act_store(c_bf16, p->c, at, n - j, x);
+        if (c_bf16 && n >= UNIT) {
+            _mm512_storeu_si512((uint16_t *)p->c + at, (vi)_mm512_cvtne2ps_pbh(high, low));
+            continue;
         }
-    }
-}
-
-/* Fetches what store_unit will touch while tiles are multiplied: stores wait for their lines one
- * after the other. (GCC drops calls of functions that only prefetch: it must be inlined.) */
-INLINE void expect_unit(const problem *p, int64_t i0, int64_t j0, int64_t m, int64_t n)
-{
-    const zinf_gemm_desc *d = &p->gemm->desc;
-    const int64_t size = d->c_dtype == ZINF_BF16 ? 2 : 4;
-
-    for (int64_t i = i0; i < i0 + m; i++) {
-        const char *c = (const char *)p->c + (i * d->ldc + j0) * size;
-        for (int64_t at = 0; at < n * size; at += 64)
-            __builtin_prefetch(c + at, 1, 3);
-        if (n * size > 64 - (int64_t)((uintptr_t)c & 63))
-            __builtin_prefetch(c + n * size - 1, 1, 3);
-        if (d->has_residual)
-            __builtin_prefetch(p->residual + i * d->ldr + j0, 0, 3);
+        act_store(c_bf16, p->c, at, n, low);
+        if (n > 16)
+            act_store(c_bf16, p->c, at + 16, n - 16, high);
     }
 }
 
@@ -257,6 +250,25 @@ static void store_pending(const problem *p, pending *it)
     it->sums = NULL;
 }
 
+/* One column of units: m rows against one unit of columns, over a slice of depth so short that the
+ * columns stay in the first-level cache. */
+static void multiply(const problem *p, char *a, char *b, int64_t deep, int64_t step,
+                     bool accumulate, bool last, int64_t i0, int64_t j0, int64_t m, int64_t n,
+                     char *units, pending *late)
+{
+    for (int64_t i = 0; i < m; i += UNIT, a += 2 * deep * AMX_TILE, units += UNIT_BYTES) {
+        const pending unit = {(const float *)(const void *)units, i0 + i, j0, least(UNIT, m - i),
+                              n};
+
+        amx_product(1, 1, step, (amx_view){a, deep * AMX_TILE, AMX_TILE, 64},
+                    (amx_view){b, deep * AMX_TILE, AMX_TILE, 64},
+                    (amx_view){units, 2 * AMX_TILE, AMX_TILE, 64}, accumulate);
+        store_pending(p, late);
+        if (last)
+            *late = unit;
+    }
+}
+
 static void run_block(const problem *p, int64_t i0, int64_t j0, char *scratch)
 {
     const zinf_gemm *gemm = p->gemm;
@@ -267,37 +279,23 @@ static void run_block(const problem *p, int64_t i0, int64_t j0, char *scratch)
     char *sums = b + 2 * PANEL * gemm->depth; /* [cols / 32][rows / 32] units of 2 x 2 tiles */
     const bool in_chunks = d->k > gemm->depth;
     pending late = {.sums = NULL};
-    int turn = 0;
 
-    if (d->k < 1)
-        memset(sums, 0, 2 * UNIT_BYTES);
-    for (int64_t p0 = 0; p0 < d->k || p0 == 0; p0 += gemm->depth) {
-        const int64_t k = d->k < 1 ? 0 : least(gemm->depth, d->k - p0), deep = parts_of(k, AMX_K);
+    for (int64_t p0 = 0; p0 < d->k; p0 += gemm->depth) {
+        const int64_t k = least(gemm->depth, d->k - p0), deep = parts_of(k, AMX_K);
         const bool last = p0 + gemm->depth >= d->k;
 
         pack_any(&p->a, i0, p0, m, k, a);
         for (int64_t j = 0; j < n; j += UNIT) {
-            char *columns = b + j % PANEL / 16 * deep * AMX_TILE;
+            char *panel = b + j % PANEL / 16 * deep * AMX_TILE;
+            char *units = sums + (in_chunks ? j / UNIT : j / UNIT % 2) * unit_rows * UNIT_BYTES;
 
             if (j % PANEL == 0)
                 pack_any(&p->b, j0 + j, p0, least(PANEL, n - j), k, b);
-            for (int64_t i = 0; i < m; i += UNIT) {
-                char *unit = sums + (in_chunks ? j / UNIT * unit_rows + i / UNIT : turn) *
-                                    UNIT_BYTES;
-
-                if (last)
-                    expect_unit(p, i0 + i, j0 + j, least(UNIT, m - i), least(UNIT, n - j));
-                if (k > 0)
-                    amx_product(1, 1, deep,
-                                (amx_view){a + i / 16 * deep * AMX_TILE, deep * AMX_TILE,
-                                           AMX_TILE, 64},
-                                (amx_view){columns, deep * AMX_TILE, AMX_TILE, 64},
-                                (amx_view){unit, 2 * AMX_TILE, AMX_TILE, 64}, p0 > 0);
-                store_pending(p, &late);
-                turn ^= 1;
-                if (last)
-                    late = (pending){(const float *)(const void *)unit, i0 + i, j0 + j,
-                                     least(UNIT, m - i), least(UNIT, n - j)};
+            for (int64_t s = 0, step; s < deep; s += step) {
+                step = parts_of(deep - s, parts_of(deep - s, SLICE));
+                multiply(p, a + s * AMX_TILE, panel + s * AMX_TILE, deep, step, p0 > 0 || s > 0,
+                         last && s + step == deep, i0, j0 + j, m, least(UNIT, n - j), units,
+                         &late);
             }
         }
     }
