@@ -294,13 +294,16 @@ zinf_status zinf_probe_decisions(const zinf_model *model, const zinf_cluster *cl
         const zinf_machine_info *last = &c[n - 1].plan.machine;
         double arena = extend((double)c[0].plan.machine.arena_bytes[t],
                               (double)last->arena_bytes[t], steps);
-        double need = arena + extend((double)c[0].plan.machine.overhead_bytes[t],
-                                     (double)last->overhead_bytes[t], steps);
+        double overhead = extend((double)c[0].plan.machine.overhead_bytes[t],
+                                 (double)last->overhead_bytes[t], steps);
+        double need = arena + overhead;
         probe.arena_bytes[t] = arena > 0 ? (uint64_t)arena : 0;
         double capacity = (double)last->capacity_bytes[t];
-        double room = capacity > 1 ? capacity : 1;
+        double room = capacity - overhead;
+        if (room < 1)
+            room = 1;
         if (arena > 0)
-            probe.load += need / room;
+            probe.load += arena / room;
         if (need > capacity) {
             probe.short_bytes[t] = (uint64_t)(need - capacity);
             probe.shortness += (need - capacity) / room;

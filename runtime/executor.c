@@ -88,7 +88,8 @@ void zinf_executor_fail(zinf_executor *executor, const zinf_op *op, const zinf_e
         /* steps as the log counts them: the one being done */
         const uint64_t step = executor->env->step + (executor->program == ZINF_PROGRAM_STEP);
         char where[256];
-        const int n = snprintf(where, sizeof where, " (program %s, step %" PRIu64 ", %s \"%.100s\")",
+        const int n = snprintf(where, sizeof where,
+                               " (program %s, step %" PRIu64 ", %s \"%.100s\")",
                                zinf_program_name(executor->program), step,
                                zinf_opcode_get(op->instr->opcode)->name,
                                &executor->plan->strings[op->instr->name]);
