@@ -13,9 +13,10 @@ typedef struct window {
 
 static void push(window *w, int32_t token)
 {
-    if (w->n == w->most) {
-        memmove(w->tokens, w->tokens + 1, (w->most - 1) * sizeof *w->tokens);
+    if (w->n == w->most) { /* the oldest makes room */
         w->n--;
+        for (uint64_t i = 0; i < w->n; i++)
+            w->tokens[i] = w->tokens[i + 1];
     }
     w->tokens[w->n++] = token;
 }
