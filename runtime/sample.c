@@ -13,10 +13,9 @@ typedef struct window {
 
 static void push(window *w, int32_t token)
 {
-    if (w->n == w->most) { /* the oldest makes room */
+    if (w->n && w->n == w->most) { /* the oldest makes room; most is never 0 */
         w->n--;
-        for (uint64_t i = 0; i < w->n; i++)
-            w->tokens[i] = w->tokens[i + 1];
+        memmove(w->tokens, w->tokens + 1, w->n * sizeof *w->tokens);
     }
     w->tokens[w->n++] = token;
 }
