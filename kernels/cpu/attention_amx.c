@@ -40,21 +40,6 @@ static char *scratch_of_thread(void *scratch, const shape *s)
                              (uint64_t)omp_get_thread_num();
 }
 
-/* 2^x: floor and the rest, of which a polynomial of degree 5: relative error below 1.3 * 2^-24 and
- * 2 roundings. NaN gives NaN, -infinity 0. */
-INLINE vf exp2_of(vf x)
-{
-    const vf r = _mm512_reduce_ps(x, 9);
-    vf p = vf_set(0.001877576694f);
-
-    p = vf_fma(p, r, vf_set(0.008989339694f));
-    p = vf_fma(p, r, vf_set(0.055826317518f));
-    p = vf_fma(p, r, vf_set(0.240153610706f));
-    p = vf_fma(p, r, vf_set(0.693153083324f));
-    p = vf_fma(p, r, vf_set(0.999999940395f));
-    return _mm512_scalef_ps(p, x);
-}
-
 /* 32 bf16 of two vectors of 16 */
 INLINE vi two_narrow(vf low, vf high)
 {
@@ -98,7 +83,7 @@ INLINE void soften(bool full, int64_t n, int64_t valid, float scale2, bool first
     } else {
         total = vf_load(sum);
         if (!(top <= old)) {
-            const vf factor = exp2_of(vf_set((old - top) * scale2));
+            const vf factor = vf_exp2_short(vf_set((old - top) * scale2));
             total *= factor;
             for (int64_t d = 0; d < dim; d += 16)
                 vf_store(out + d, vf_load(out + d) * factor);
@@ -110,7 +95,7 @@ INLINE void soften(bool full, int64_t n, int64_t valid, float scale2, bool first
         if (!full && k >= n)
             break;
         for (int i = k; i < k + 2; i++) {
-            s[i] = exp2_of((s[i] - from) * vf_set(scale2));
+            s[i] = vf_exp2_short((s[i] - from) * vf_set(scale2));
             total += s[i];
         }
         _mm512_storeu_si512((char *)row + 32 * k, two_narrow(s[k], s[k + 1]));
@@ -270,7 +255,7 @@ INLINE void backward_rows(bool masked, float scale2, const float *lse2, const fl
                 const int i = 32 * half + 16 * c;
                 const vf x = vf_fma(vf_load(s_t + 64 * r + i), vf_set(scale2),
                                     vf_set(0) - vf_load(lse2 + i));
-                p[r][c] = exp2_of(x);
+                p[r][c] = vf_exp2_short(x);
                 ds[r][c] = p[r][c] * (vf_load(dp_t + 64 * r + i) - vf_load(delta + i));
                 if (masked) {
                     const __mmask16 seen = (__mmask16)~first_lanes(first + r - i);
