@@ -7,10 +7,10 @@
  * Beyond |x| = 12 the limits x and 0 (slopes 1 and 0) are exact in fp32; results below
  * 12 * 2^-126 in magnitude (of the slope: 12 (1.6 + 0.22 * 144) * 2^-126) may be off by that.
  *
- * bf16 keeps 8 bits: there the exponent z is one float and the reciprocal approximate. While |z| is
- * below 126, z has three roundings: e is off by at most 3 * 126 ln 2 * 2^-24 < 2^-15, the
- * reciprocal by 2^-14: below 2^-13 together, to the 2^-8 of rounding to bf16. Below x = -10 e would be infinite;
- * the slope there is below 500 * 2^-126 and taken for 0.
+ * bf16 keeps 8 bits: there the exponent z is one float and the reciprocal approximate. While |z|
+ * is below 126, z has three roundings: e is off by at most 3 * 126 ln 2 * 2^-24 < 2^-15, the
+ * reciprocal by 2^-14: below 2^-13 together, to the 2^-8 of rounding to bf16. Below x = -10 e
+ * would be infinite; the slope there is below 500 * 2^-126 and taken for 0.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vec.h"
@@ -70,7 +70,8 @@ INLINE vf gelu_slope(bool is_short, vf x)
     const vf slope_2u = vf_fma(vf_set(0.214064449f), x * x, vf_set(1.59576912f));
     const vf y = vf_fma(x * s * (e * s), slope_2u, s); /* 1 - s = e s */
 
-    return vf_less(x, vf_set(is_short ? -10.0f : -12.0f), vf_set(0), vf_less(vf_set(12.0f), x, vf_set(1.0f), y));
+    return vf_less(x, vf_set(is_short ? -10.0f : -12.0f), vf_set(0),
+                   vf_less(vf_set(12.0f), x, vf_set(1.0f), y));
 }
 
 INLINE void forward(bool bf16, int threads, const void *x, int64_t n, void *y)

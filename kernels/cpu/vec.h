@@ -113,7 +113,7 @@ INLINE vf vf_scale2(vf x, vf n)
     return x * _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23));
 }
 INLINE vf vf_floor_rest(vf x) { return x - _mm256_floor_ps(x); }
-/* p * 2^floor(x), where rest = x - floor(x), within 2^-126 .. 2^126: beyond, the nearer of these. */
+/* p * 2^floor(x), where rest = x - floor(x); the power is held within 2^-126 .. 2^126. */
 INLINE vf vf_scale2_floor(vf p, vf x, vf rest)
 {
     const vf n = _mm256_max_ps(vf_set(-126.0f), _mm256_min_ps(vf_set(126.0f), x - rest));
@@ -247,8 +247,8 @@ INLINE vf vf_exp(vf x)
     return vf_scale2(vf_exp_small(r), n);
 }
 
-/* 2^x for results that keep few bits: relative error below 2^-22 (of a polynomial of degree 5: 1.3 *
- * 2^-24; roundings) and that of x times ln 2. NaN gives NaN. */
+/* 2^x for results that keep few bits: relative error below 2^-22 (a polynomial of degree 5: 1.3
+ * * 2^-24; roundings) and that of x times ln 2. NaN gives NaN. */
 INLINE vf vf_exp2_short(vf x)
 {
     const vf r = vf_floor_rest(x);
