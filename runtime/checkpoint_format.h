@@ -24,7 +24,7 @@
 enum {
     ZINF_CHECKPOINT_VERSION = 1,
     ZINF_SUM_DIGITS = 16,
-    ZINF_CHUNK_BYTES = 1 << 22,          /* of what is read for a checksum at once */
+    ZINF_CHUNK_BYTES = 1 << 18,          /* of what is read for a checksum at once */
     ZINF_MAX_HEADER_BYTES = 100000000    /* of a safetensors header, by its specification */
 };
 #define ZINF_MANIFEST_NAME "manifest.json"
@@ -52,6 +52,10 @@ zinf_status zinf_checkpoint_layout(const zinf_plan *plan, uint64_t *ret_offsets,
 json_object *zinf_tensor_shape(const zinf_tensor *tensor);
 
 void zinf_sum_text(uint64_t sum, char ret_text[ZINF_SUM_DIGITS + 1]);
+
+/* Of n values: the index of the first that no training state may have (master and m finite, v
+ * finite and not negative); n if all are fine. */
+uint64_t zinf_state_fault(zinf_state_array array, const float *values, uint64_t n);
 
 /* All bytes or an error that names the file (in `directory`), offset and length. */
 zinf_status zinf_write_all(int fd, const void *bytes, uint64_t n, uint64_t offset,

@@ -173,30 +173,33 @@ static void forward_head(const shape *s, const uint16_t *qkv, int64_t b, int64_t
     }
 }
 
+static void forward_heads(const shape *s, const void *qkv, int64_t batch, void *out, float *lse,
+                          void *scratch)
+{
+    const int64_t group = s->heads / s->kv_heads;
+    char *own = scratch_of_thread(scratch, s);
+    int64_t packed = -1;
+
+    amx_begin();
+#pragma omp for schedule(static)
+    for (int64_t bh = 0; bh < batch * s->heads; bh++) {
+        if (bh / group != packed) {
+            packed = bh / group;
+            pack_keys(s, qkv, packed / s->kv_heads, packed % s->kv_heads, own,
+                      own + s->rows_padded * s->dim_padded * 2);
+        }
+        forward_head(s, qkv, bh / s->heads, bh % s->heads, own, out, lse + bh * s->seq);
+    }
+    amx_end();
+}
+
 static void attention_forward(const zinf_kernels *self, const void *qkv, int64_t batch,
                               int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim,
                               void *out, float *lse, void *scratch)
 {
     const shape s = shape_of(seq, heads, kv_heads, head_dim);
-    const int64_t group = heads / kv_heads;
 
-#pragma omp parallel num_threads(self->n_threads)
-    {
-        char *own = scratch_of_thread(scratch, &s);
-        int64_t packed = -1;
-
-        amx_begin();
-#pragma omp for schedule(static)
-        for (int64_t bh = 0; bh < batch * heads; bh++) {
-            if (bh / group != packed) {
-                packed = bh / group;
-                pack_keys(&s, qkv, packed / kv_heads, packed % kv_heads, own,
-                          own + s.rows_padded * s.dim_padded * 2);
-            }
-            forward_head(&s, qkv, bh / heads, bh % heads, own, out, lse + bh * seq);
-        }
-        amx_end();
-    }
+    TEAM(self->n_threads, true, forward_heads(&s, qkv, batch, out, lse, scratch));
 }
 
 /* One thread's scratch, backward; R = rows_padded, D = dim_padded. */
@@ -390,6 +393,17 @@ static void backward_kv_head(const shape *s, const backward_args *a, int64_t b, 
     store_rows(s, p.dv, 1, s->seq, a->dqkv + at_v);
 }
 
+static void backward_heads(const shape *s, const backward_args *args, int64_t batch,
+                           void *scratch)
+{
+    amx_begin();
+#pragma omp for schedule(static)
+    for (int64_t bg = 0; bg < batch * s->kv_heads; bg++)
+        backward_kv_head(s, args, bg / s->kv_heads, bg % s->kv_heads,
+                         scratch_of_thread(scratch, s));
+    amx_end();
+}
+
 static void attention_backward(const zinf_kernels *self, const void *qkv, const void *out,
                                const void *dout, const float *lse, int64_t batch, int64_t seq,
                                int64_t heads, int64_t kv_heads, int64_t head_dim, void *dqkv,
@@ -398,15 +412,7 @@ static void attention_backward(const zinf_kernels *self, const void *qkv, const 
     const shape s = shape_of(seq, heads, kv_heads, head_dim);
     const backward_args args = {qkv, out, dout, lse, dqkv};
 
-#pragma omp parallel num_threads(self->n_threads)
-    {
-        amx_begin();
-#pragma omp for schedule(static)
-        for (int64_t bg = 0; bg < batch * kv_heads; bg++)
-            backward_kv_head(&s, &args, bg / kv_heads, bg % kv_heads,
-                             scratch_of_thread(scratch, &s));
-        amx_end();
-    }
+    TEAM(self->n_threads, true, backward_heads(&s, &args, batch, scratch));
 }
 
 void zinf_cpu_attention_amx(zinf_kernels *table)
