@@ -1,5 +1,5 @@
 /* runtime/checkpoint_read.c - the reader of checkpoints; see checkpoint.h and
- * checkpoint_format.h. Opening checks every byte of the four files, in chunks of 4 MiB.
+ * checkpoint_format.h. Opening checks every byte of the four files, in chunks of 256 KiB.
  */
 #include "runtime/checkpoint_format.h"
 

@@ -16,7 +16,7 @@ typedef struct simulation {
     uint32_t *order[ZINF_N_QUEUES];
     uint32_t n_events, n_order[ZINF_N_QUEUES];
     uint32_t next[ZINF_N_QUEUES];   /* head of each queue */
-    uint32_t waited[ZINF_N_QUEUES]; /* waits of the head that are over, so that none is asked twice */
+    uint32_t waited[ZINF_N_QUEUES]; /* waits of the head that are over: none is asked twice */
     uint8_t *finished;              /* [events] */
     uint32_t *first_event;          /* [segments of the program] */
 } simulation;
