@@ -6,7 +6,7 @@
 # usage: bad_inputs.sh ZINF_PLAN ZINF_RUN CLUSTER.yaml [WRAPPER..]
 #
 # Give commands built with ASan, or others and as wrapper "valgrind": then each runs under it.
-plan=$1 run=$2 cluster=$3 count=0 failures=0
+plan=$(realpath "$1") run=$(realpath "$2") cluster=$(realpath "$3") count=0 failures=0
 shift 3
 wrapper=("$@")
 if [ "${1-}" = valgrind ]; then
