@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Some 1 GB while planning. GPT-2 XL in 32 tiles has 227,047; a plan does not grow with the batch. */
+/* Some 1 GB while planning. GPT-2 XL in 32 tiles has 227,047; a plan does not grow with the
+ * batch. */
 enum { MOST_INSTRS = 1 << 21 };
 
 bool zinf_grow(zinf_builder *b, void *array, uint32_t n, uint32_t *cap, size_t size)
