@@ -352,7 +352,7 @@ zinf_status probe_measure_compute(const probe_options *options, uint64_t availab
                                   probe_compute *ret_compute, zinf_error *err)
 {
     probe_compute compute = {0};
-    double attention_f32, attention_bf16;
+    double attention_f32 = 0, attention_bf16 = 0;
 
     fprintf(stderr, "GEMM, %d threads\n", options->n_threads);
     if (measure_gemm(options, ZINF_F32, &compute.peak_f32, err) ||

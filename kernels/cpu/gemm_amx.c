@@ -302,6 +302,30 @@ static void run_block(const problem *p, int64_t i0, int64_t j0, char *scratch)
     store_pending(p, &late);
 }
 
+static void run_numbered(const problem *p, int64_t block, char *scratch)
+{
+    const zinf_gemm *gemm = p->gemm;
+    const int64_t blocks_m = parts_of(gemm->desc.m, gemm->rows);
+
+    run_block(p, block % blocks_m * gemm->rows, block / blocks_m * gemm->cols, scratch);
+}
+
+static void run_blocks(const problem *p, char *scratch)
+{
+    const int64_t blocks = n_blocks(p->gemm);
+
+    amx_begin();
+    if (!omp_in_parallel()) { /* libgomp allocates for a dynamic schedule without a team */
+        for (int64_t block = 0; block < blocks; block++)
+            run_numbered(p, block, scratch);
+    } else {
+#pragma omp for schedule(dynamic)
+        for (int64_t block = 0; block < blocks; block++)
+            run_numbered(p, block, scratch + p->gemm->bytes * (size_t)omp_get_thread_num());
+    }
+    amx_end();
+}
+
 static void gemm_run(zinf_gemm *gemm, const void *a, const void *b, const void *bias,
                      const void *residual, void *c, void *scratch)
 {
@@ -316,23 +340,7 @@ static void gemm_run(zinf_gemm *gemm, const void *a, const void *b, const void *
     }
     if (d->m < 1 || d->n < 1)
         return;
-    const int64_t blocks_m = parts_of(d->m, gemm->rows), blocks = n_blocks(gemm);
-    if (gemm->n_threads < 2 || blocks < 2) { /* no team of one: see cpu.h */
-        amx_begin();
-        for (int64_t block = 0; block < blocks; block++)
-            run_block(&p, block % blocks_m * gemm->rows, block / blocks_m * gemm->cols, aligned);
-        amx_end();
-        return;
-    }
-#pragma omp parallel num_threads(gemm->n_threads)
-    {
-        amx_begin();
-#pragma omp for schedule(dynamic)
-        for (int64_t block = 0; block < blocks; block++)
-            run_block(&p, block % blocks_m * gemm->rows, block / blocks_m * gemm->cols,
-                      aligned + gemm->bytes * (size_t)omp_get_thread_num());
-        amx_end();
-    }
+    TEAM(gemm->n_threads, n_blocks(gemm) > 1, run_blocks(&p, aligned));
 }
 
 void zinf_cpu_gemm_amx(zinf_kernels *table)

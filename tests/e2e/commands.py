@@ -308,7 +308,7 @@ def mistakes_of_the_user_exit_with_2_and_name_them():
 
 def a_plan_that_does_not_fit_exits_with_3():
     path = lab.plan({**MODEL, "hidden": 512}, {**DEVICE, "tiles": 1, "micro_batch": 8},
-                    memory="260 MiB", code=3)
+                    memory="40 MiB", code=3)
     assert "short by" in lab.planned.stderr and not os.path.exists(path), lab.planned.stderr
 
 
