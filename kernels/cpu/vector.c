@@ -129,8 +129,9 @@ INLINE void embed(bool bf16, int threads, const int32_t *tokens, int64_t token_l
             const int64_t left = channels - c;
             vf x = vf_set(0);
             if (mine)
-                x = act_load(bf16, wte, row * channels + c, left) +
-                    act_load(bf16, wpe, t * channels + c, left);
+                x = act_load(bf16, wte, row * channels + c, left);
+            if (mine && wpe)
+                x += act_load(bf16, wpe, t * channels + c, left);
             act_store(bf16, out, n * channels + c, left, x);
         }
     }
