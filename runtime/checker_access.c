@@ -94,8 +94,20 @@ static bool ordered(zinf_checker *c, const zinf_operand *o, const zinf_hit *hit,
 
 /* ---- C4: what is read is the value meant, whole and of this iteration ---- */
 
-/* A parameter's operand, or its gradient's, is whole rows of one tensor as the unit's parts say:
- * the first of them in ret_row. */
+/* Part p + 1 holds the rows that follow those of part p in their stack of tensors. */
+static bool continues(const zinf_plan *plan, uint32_t p)
+{
+    const zinf_part *part = &plan->parts[p], *next = part + 1;
+    const zinf_tensor *tensor = &plan->tensors[part->tensor], *other = tensor + 1;
+
+    return next->tensor == part->tensor + 1 && next->first_row == 0 &&
+           part->first_row + part->n_rows == tensor->rows && tensor->cols == other->cols &&
+           next->at == part->at + part->n_rows * tensor->cols &&
+           other->stack_row == tensor->stack_row + tensor->rows;
+}
+
+/* A parameter's operand, or its gradient's, is whole rows of one tensor, or of tensors stacked, as
+ * the unit's parts say: the first of them, counted from the top of the stack, in ret_row. */
 static bool inside_part(const zinf_checker *c, const zinf_operand *o, int64_t origin,
                         uint64_t *ret_row)
 {
@@ -106,10 +118,16 @@ static bool inside_part(const zinf_checker *c, const zinf_operand *o, int64_t or
     for (uint32_t p = u->first_part; p < u->first_part + u->n_parts; p++) {
         const zinf_part *part = &c->plan->parts[p];
         const uint64_t cols = c->plan->tensors[part->tensor].cols;
-        if (at < part->at || at + n > part->at + part->n_rows * cols)
+        uint64_t end = part->at + part->n_rows * cols;
+        if (at < part->at || at >= end)
             continue;
-        *ret_row = part->first_row + (at - part->at) / cols;
-        return (at - part->at) % cols == 0 && n % cols == 0;
+        *ret_row = c->plan->tensors[part->tensor].stack_row + part->first_row +
+                   (at - part->at) / cols;
+        for (; at + n > end && p + 1 < u->first_part + u->n_parts && continues(c->plan, p); p++)
+            end += c->plan->parts[p + 1].n_rows * cols;
+        if (at + n <= end)
+            return (at - part->at) % cols == 0 && n % cols == 0;
+        break;
     }
     *ret_row = 0;
     return at == 0 && n == u->n_elems;
@@ -205,7 +223,7 @@ static bool right_value(zinf_checker *c, const zinf_operand *o, const zinf_hit *
     if (!copies && first && cell->origin != ZINF_NO_ORIGIN && content->role == ROLE_PARAM &&
         !inside_part(c, o, cell->origin, &row))
         return refuse(c, "C4", c->index, cell->writer, o, hit->lo, hit->hi,
-                      "is not whole rows of one tensor of the unit");
+                      "is not whole rows of one tensor, or one stack, of the unit");
     if (cell->writer == ZINF_NONE)
         c->contents[o->value].on_entry = true;
     return true;

@@ -85,6 +85,7 @@ bool check_role(zinf_checker *c)
     const uint32_t unit = instr->unit;
     uint32_t sums[2];
     uint64_t row, bias;
+    uint32_t writer;
 
     switch (instr->opcode) {
     case ZINF_OP_BATCH:
@@ -108,6 +109,17 @@ bool check_role(zinf_checker *c)
     case ZINF_OP_LINEAR_FORWARD:
         if (o[2].bytes && row_of(c, &o[1], &row) && row_of(c, &o[2], &bias) && row != bias)
             return refuse_operand(c, "C4", &o[2], "is not the bias of these rows");
+        break;
+    case ZINF_OP_ROPE:
+        /* an output of the projection turns forward, its gradient back */
+        zinf_map_touch(&c->maps[o->tier], span_of(c, o, true));
+        writer = c->maps[o->tier].cells[c->maps[o->tier].hits[0].cell].writer;
+        if (writer == ZINF_NONE ||
+            instr_of(c, writer)->opcode != (instr->attr[1] ? ZINF_OP_ATTENTION_BACKWARD
+                                                           : ZINF_OP_LINEAR_FORWARD))
+            return refuse_operand(c, "C4", o, "is turned the wrong way, or twice");
+        if (o[0].value == o[1].value || o[1].value == ZINF_NONE)
+            return refuse_operand(c, "C4", &o[1], "is no value of its own once it is turned");
         break;
     case ZINF_OP_LINEAR_BACKWARD_INPUT:
         if (c->contents[o[1].value].role == ROLE_PARAM)

@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "runtime/executor_internal.h"
+#include "runtime/rope.h"
 
 enum { TRACE_CAPACITY = 1 << 18 };
 
@@ -334,7 +335,10 @@ static zinf_status prepare_ops(zinf_executor *executor, zinf_error *err)
                              plan->model.vocab);
     }
     executor->targets = calloc(n_targets + 1, sizeof *executor->targets);
-    if (!executor->targets)
+    executor->frequencies = calloc(plan->model.head_dim / 2 + 1, sizeof *executor->frequencies);
+    if (executor->frequencies && plan->model.rope_theta > 0)
+        zinf_rope_frequencies(&plan->model, executor->frequencies);
+    if (!executor->targets || !executor->frequencies)
         return zinf_fail(err, ZINF_MACHINE, "out of memory for %" PRIu64 " targets", n_targets);
     return ZINF_OK;
 }
@@ -458,6 +462,7 @@ void zinf_executor_close(zinf_executor *executor)
     free(executor->order);
     free(executor->start);
     free(executor->targets);
+    free(executor->frequencies);
     free(executor);
 }
 
