@@ -174,41 +174,143 @@ static void predict(zinf_plan *plan, const zinf_model *m, const zinf_cluster *c,
     count_traffic(plan);
 }
 
+/* A plan under way: the first half (graph, lower, place) knows the memory, the second the time. */
+typedef struct compilation {
+    zinf_plan plan;
+    zinf_builder b;
+    uint64_t short_bytes[ZINF_N_TIERS];
+    bool fits;
+} compilation;
+
+static void begin(compilation *c, const zinf_model *model, const zinf_cluster *cluster,
+                  const zinf_decisions *decisions, zinf_error *err)
+{
+    uint32_t program_buffers[ZINF_N_PROGRAMS + 1];
+
+    memset(c, 0, sizeof *c);
+    c->b.plan = &c->plan;
+    c->b.err = err;
+    c->fits = true;
+    describe(&c->plan, model, cluster, decisions);
+    zinf_graph_build(&c->b, model, decisions);
+    for (uint32_t t = 0; t < c->plan.n_tensors; t++)
+        c->plan.model.n_params += c->plan.tensors[t].rows * c->plan.tensors[t].cols;
+    if (err->status == ZINF_OK)
+        zinf_lower(&c->b, model, cluster, decisions, program_buffers);
+    if (err->status == ZINF_OK)
+        zinf_place(&c->b, program_buffers);
+    for (unsigned t = 0; t < ZINF_TIER_SCALAR; t++) {
+        uint64_t need = c->plan.machine.arena_bytes[t] + c->plan.machine.overhead_bytes[t];
+        uint64_t have = c->plan.machine.capacity_bytes[t];
+        c->short_bytes[t] = c->plan.machine.arena_bytes[t] && need > have ? need - have : 0;
+        c->fits = c->fits && !c->short_bytes[t];
+    }
+}
+
+static void finish(compilation *c, const zinf_model *model, const zinf_cluster *cluster)
+{
+    if (c->b.err->status == ZINF_OK)
+        zinf_schedule(&c->b);
+    if (c->b.err->status == ZINF_OK) {
+        zinf_cost(&c->plan, cluster);
+        predict(&c->plan, model, cluster, c->b.err);
+    }
+}
+
+static void discard(compilation *c)
+{
+    zinf_build_free(&c->b);
+    zinf_plan_free(&c->plan);
+}
+
 zinf_status zinf_compile(const zinf_model *model, const zinf_cluster *cluster,
                          const zinf_decisions *decisions, bool even_if_short, zinf_plan *ret_plan,
                          uint64_t ret_short[ZINF_N_TIERS], zinf_error *err)
 {
-    zinf_plan plan = {0};
-    zinf_builder b = {.plan = &plan, .err = err};
-    uint32_t program_buffers[ZINF_N_PROGRAMS + 1];
-    bool fits = true;
+    compilation c;
 
-    describe(&plan, model, cluster, decisions);
-    zinf_graph_build(&b, model, decisions);
-    for (uint32_t t = 0; t < plan.n_tensors; t++)
-        plan.model.n_params += plan.tensors[t].rows * plan.tensors[t].cols;
-    if (err->status == ZINF_OK)
-        zinf_lower(&b, model, cluster, decisions, program_buffers);
-    if (err->status == ZINF_OK)
-        zinf_place(&b, program_buffers);
-    for (unsigned t = 0; t < ZINF_N_TIERS; t++) {
-        uint64_t need = plan.machine.arena_bytes[t] + plan.machine.overhead_bytes[t];
-        uint64_t have = t < ZINF_TIER_SCALAR ? plan.machine.capacity_bytes[t] : UINT64_MAX;
-        ret_short[t] = plan.machine.arena_bytes[t] && need > have ? need - have : 0;
-        fits = fits && !ret_short[t];
-    }
-    if (err->status == ZINF_OK && (fits || even_if_short)) {
-        zinf_schedule(&b);
-        if (err->status == ZINF_OK) {
-            zinf_cost(&plan, cluster);
-            predict(&plan, model, cluster, err);
-        }
-    }
-    zinf_build_free(&b);
+    begin(&c, model, cluster, decisions, err);
+    if (c.fits || even_if_short)
+        finish(&c, model, cluster);
     if (err->status != ZINF_OK) {
-        zinf_plan_free(&plan);
+        discard(&c);
         return err->status;
     }
-    *ret_plan = plan;
+    memcpy(ret_short, c.short_bytes, sizeof c.short_bytes);
+    zinf_build_free(&c.b);
+    *ret_plan = c.plan;
     return ZINF_OK;
+}
+
+zinf_status zinf_compile_memory(const zinf_model *model, const zinf_cluster *cluster,
+                                const zinf_decisions *decisions,
+                                uint64_t ret_short[ZINF_N_TIERS], zinf_error *err)
+{
+    compilation c;
+
+    begin(&c, model, cluster, decisions, err);
+    memcpy(ret_short, c.short_bytes, sizeof c.short_bytes);
+    discard(&c);
+    return err->status;
+}
+
+/* A value at `layers`, on the line through those at two depths. */
+static double extend(double shallow, double deep, double steps)
+{
+    return deep + (deep - shallow) * steps;
+}
+
+zinf_status zinf_probe_decisions(const zinf_model *model, const zinf_cluster *cluster,
+                                 const zinf_decisions *decisions, bool memory_only,
+                                 zinf_probe *ret_probe, zinf_error *err)
+{
+    const uint64_t group = decisions->checkpoint_interval ? decisions->checkpoint_interval : 1;
+    zinf_model models[2] = {*model, *model};
+    zinf_probe probe = {.fits = true};
+    compilation c[2];
+    double steps = 0;
+    int n = 1;
+
+    models[0].layers = model->layers % group + group;
+    while (models[0].layers < 3)
+        models[0].layers += group;
+    models[1].layers = models[0].layers + group;
+    if (models[1].layers < model->layers) {
+        n = 2;
+        steps = (double)((model->layers - models[1].layers) / group);
+    } else {
+        models[0].layers = model->layers;
+    }
+    for (int i = 0; i < n; i++)
+        begin(&c[i], &models[i], cluster, decisions, err);
+    for (unsigned t = 0; t < ZINF_TIER_SCALAR; t++) {
+        const zinf_machine_info *last = &c[n - 1].plan.machine;
+        double arena = extend((double)c[0].plan.machine.arena_bytes[t],
+                              (double)last->arena_bytes[t], steps);
+        double need = arena + (double)last->overhead_bytes[t];
+        probe.arena_bytes[t] = arena > 0 ? (uint64_t)arena : 0;
+        double capacity = (double)last->capacity_bytes[t];
+        double room = capacity > 1 ? capacity : 1;
+        if (arena > 0)
+            probe.load += need / room;
+        if (arena > 0 && need > capacity) {
+            probe.short_bytes[t] = (uint64_t)(need - capacity);
+            probe.shortness += (need - capacity) / room;
+        }
+    }
+    probe.fits = probe.shortness <= 0;
+    probe.n_instrs = (uint64_t)extend(c[0].plan.n_instrs, c[n - 1].plan.n_instrs, steps);
+    for (int i = 0; i < n; i++) {
+        probe.work += c[i].plan.n_instrs;
+        if (probe.fits && !memory_only) {
+            finish(&c[i], &models[i], cluster);
+            probe.work += 2 * c[i].plan.n_instrs;
+        }
+    }
+    probe.step_s = extend(c[0].plan.predicted.step_s, c[n - 1].plan.predicted.step_s, steps);
+    for (int i = 0; i < n; i++)
+        discard(&c[i]);
+    if (err->status == ZINF_OK)
+        *ret_probe = probe;
+    return err->status;
 }

@@ -4,7 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BUCKET = 32 }; /* instructions per bucket of the lifetime index */
+/* The index of lifetimes: buckets of 32, 1,024 and 32,768 instructions. An interval is in the
+ * buckets that it meets on the first level where those are at most SPAN + 1, so that a long life
+ * does not fill the short ones' buckets. */
+enum { N_LEVELS = 3, SHIFT = 5, SPAN = 32 };
 
 typedef struct bucket {
     uint32_t *items;
@@ -47,38 +50,65 @@ static bool bucket_add(bucket *b, uint32_t item)
     return true;
 }
 
+typedef struct level {
+    bucket *buckets;
+    uint32_t n, shift; /* a bucket is 1 << shift instructions */
+} level;
+
 /* Placed intervals whose lifetime meets that of v, each once (stamp), into ret_list. */
 static uint32_t neighbours(const zinf_interval *v, const zinf_interval *intervals,
-                           const bucket *buckets, uint32_t *stamps, uint32_t stamp,
+                           const level levels[N_LEVELS], uint32_t *stamps, uint32_t stamp,
                            uint32_t *ret_list)
 {
     uint32_t n = 0;
 
-    for (uint32_t k = v->first / BUCKET; k <= v->last / BUCKET; k++)
-        for (uint32_t j = 0; j < buckets[k].n; j++) {
-            uint32_t other = buckets[k].items[j];
-            const zinf_interval *o = &intervals[other];
-            if (stamps[other] == stamp || o->first > v->last || o->last < v->first)
-                continue;
-            stamps[other] = stamp;
-            ret_list[n++] = other;
-        }
+    for (int l = 0; l < N_LEVELS; l++) {
+        const level *index = &levels[l];
+        for (uint32_t k = v->first >> index->shift; k <= v->last >> index->shift; k++)
+            for (uint32_t j = 0; j < index->buckets[k].n; j++) {
+                uint32_t other = index->buckets[k].items[j];
+                const zinf_interval *o = &intervals[other];
+                if (stamps[other] == stamp || o->first > v->last || o->last < v->first)
+                    continue;
+                stamps[other] = stamp;
+                ret_list[n++] = other;
+            }
+    }
     return n;
+}
+
+static bool index_add(level levels[N_LEVELS], const zinf_interval *v, uint32_t item)
+{
+    int l = 0;
+    bool ok = true;
+
+    while (l + 1 < N_LEVELS &&
+           (v->last >> levels[l].shift) - (v->first >> levels[l].shift) > SPAN)
+        l++;
+    for (uint32_t k = v->first >> levels[l].shift; k <= v->last >> levels[l].shift && ok; k++)
+        ok = bucket_add(&levels[l].buckets[k], item);
+    return ok;
 }
 
 uint64_t zinf_place_intervals(zinf_interval *intervals, uint32_t n)
 {
     uint64_t high = 0;
-    uint32_t n_buckets = 1;
+    uint32_t end = 0;
+    level levels[N_LEVELS];
 
     for (uint32_t i = 0; i < n; i++)
-        if (intervals[i].last / BUCKET >= n_buckets)
-            n_buckets = intervals[i].last / BUCKET + 1;
+        if (intervals[i].last > end)
+            end = intervals[i].last;
     uint32_t *order = malloc((n + 1) * sizeof *order);
     uint32_t *list = malloc((n + 1) * sizeof *list);
     uint32_t *stamps = calloc(n + 1, sizeof *stamps);
-    bucket *buckets = calloc(n_buckets, sizeof *buckets);
-    bool ok = order && list && stamps && buckets;
+    bool ok = order && list && stamps;
+    for (uint32_t l = 0; l < N_LEVELS; l++) {
+        levels[l].shift = SHIFT * (l + 1);
+        levels[l].n = (end >> levels[l].shift) + 1;
+        levels[l].buckets = calloc(levels[l].n, sizeof *levels[l].buckets);
+        ok = ok && levels[l].buckets;
+    }
     if (ok) {
         for (uint32_t i = 0; i < n; i++)
             order[i] = i;
@@ -87,7 +117,7 @@ uint64_t zinf_place_intervals(zinf_interval *intervals, uint32_t n)
     }
     for (uint32_t i = 0; i < n && ok; i++) {
         zinf_interval *v = &intervals[order[i]];
-        uint32_t n_list = neighbours(v, intervals, buckets, stamps, i + 1, list);
+        uint32_t n_list = neighbours(v, intervals, levels, stamps, i + 1, list);
         uint64_t at = 0;
         qsort(list, n_list, sizeof *list, lower_first);
         for (uint32_t j = 0; j < n_list; j++) {
@@ -100,12 +130,13 @@ uint64_t zinf_place_intervals(zinf_interval *intervals, uint32_t n)
         v->offset = at;
         if (at + v->bytes > high)
             high = at + v->bytes;
-        for (uint32_t k = v->first / BUCKET; k <= v->last / BUCKET && ok; k++)
-            ok = bucket_add(&buckets[k], order[i]);
+        ok = index_add(levels, v, order[i]);
     }
-    for (uint32_t k = 0; buckets && k < n_buckets; k++)
-        free(buckets[k].items);
-    free(buckets);
+    for (int l = 0; l < N_LEVELS; l++) {
+        for (uint32_t k = 0; levels[l].buckets && k < levels[l].n; k++)
+            free(levels[l].buckets[k].items);
+        free(levels[l].buckets);
+    }
     free(order);
     free(list);
     free(stamps);

@@ -2,6 +2,7 @@
 #include "runtime/checkpoint_format.h"
 
 #include <errno.h>
+#include <float.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -56,6 +57,16 @@ json_object *zinf_tensor_shape(const zinf_tensor *tensor)
     if (tensor->n_dims != 1)
         json_object_array_add(shape, json_object_new_uint64(tensor->cols));
     return shape;
+}
+
+uint64_t zinf_state_fault(zinf_state_array array, const float *values, uint64_t n)
+{
+    const float least = array == ZINF_STATE_V ? 0 : -FLT_MAX;
+
+    for (uint64_t i = 0; i < n; i++)
+        if (!(values[i] >= least && values[i] <= FLT_MAX))
+            return i;
+    return n;
 }
 
 void zinf_sum_text(uint64_t sum, char ret_text[ZINF_SUM_DIGITS + 1])

@@ -53,6 +53,10 @@ json_object *zinf_tensor_shape(const zinf_tensor *tensor);
 
 void zinf_sum_text(uint64_t sum, char ret_text[ZINF_SUM_DIGITS + 1]);
 
+/* Of n values: the index of the first that no training state may have (master and m finite, v
+ * finite and not negative); n if all are fine. */
+uint64_t zinf_state_fault(zinf_state_array array, const float *values, uint64_t n);
+
 /* All bytes or an error that names the file (in `directory`), offset and length. */
 zinf_status zinf_write_all(int fd, const void *bytes, uint64_t n, uint64_t offset,
                            const char *directory, const char *name, zinf_error *err);

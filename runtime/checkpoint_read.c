@@ -383,14 +383,14 @@ static zinf_status read_header(zinf_checkpoint_reader *r, unsigned array, uint64
 }
 
 static zinf_status check_data(const zinf_checkpoint_reader *r, unsigned array,
-                              json_object *tensors, char *chunk, zinf_error *err)
+                              json_object *tensors, void *chunk, zinf_error *err)
 {
     const char *name = zinf_state_names[array], *file = zinf_state_files[array];
 
     for (uint32_t i = 0; i < r->plan->n_tensors; i++) {
         const uint64_t bytes = zinf_tensor_elems(&r->plan->tensors[i]) * sizeof(float);
         const char *tensor = r->plan->tensors[i].name;
-        uint64_t expected, done = 0;
+        uint64_t expected, done = 0, fault = 0;
         XXH64_state_t sum;
         if (get_sum(r, json_object_array_get_idx(tensors, i), name, tensor, &expected, err))
             return err->status;
@@ -402,12 +402,18 @@ static zinf_status check_data(const zinf_checkpoint_reader *r, unsigned array,
                               err))
                 return err->status;
             XXH64_update(&sum, chunk, n);
+            if (fault == done / sizeof(float)) /* none so far */
+                fault += zinf_state_fault(array, (const float *)chunk, n / sizeof(float));
             done += n;
         }
         if (XXH64_digest(&sum) != expected)
             return refuse(r, err, "tensor \"%s\" in \"%s\" (%" PRIu64 " bytes at offset %" PRIu64
                           ") does not match its checksum: it is damaged; resume from another "
                           "checkpoint", tensor, file, bytes, r->at[array][i]);
+        if (fault < bytes / sizeof(float))
+            return refuse(r, err, "element %" PRIu64 " of tensor \"%s\" in \"%s\" is %s; resume "
+                          "from another checkpoint", fault, tensor, file,
+                          array == ZINF_STATE_V ? "negative, inf or nan" : "inf or nan");
     }
     return ZINF_OK;
 }
@@ -417,7 +423,7 @@ static zinf_status check_file(zinf_checkpoint_reader *r, unsigned array, json_ob
 {
     const char *name = zinf_state_files[array];
     json_object *entry = member(r, files, name, json_type_object, "\"files\"", err);
-    uint64_t expected, sum, bytes;
+    uint64_t expected, sum, bytes = 0;
 
     if (!entry || get_uint(r, entry, "bytes", name, &expected, err) ||
         get_sum(r, entry, "header", name, &sum, err) ||

@@ -8,6 +8,7 @@
 #include "runtime/executor.h"
 
 #include <inttypes.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,13 +88,17 @@ void zinf_executor_fail(zinf_executor *executor, const zinf_op *op, const zinf_e
 {
     pthread_mutex_lock(&executor->mutex);
     if (executor->error.status == ZINF_OK) {
+        /* steps as the log counts them: the one being done */
+        const uint64_t step = executor->env->step + (executor->program == ZINF_PROGRAM_STEP);
+        char where[256];
+        const int n = snprintf(where, sizeof where, " (program %s, step %" PRIu64 ", %s \"%.100s\")",
+                               zinf_program_name(executor->program), step,
+                               zinf_opcode_get(op->instr->opcode)->name,
+                               &executor->plan->strings[op->instr->name]);
+        const size_t room = sizeof executor->error.text - 1 - (size_t)n;
         executor->error = *cause;
-        const size_t used = strlen(executor->error.text);
-        snprintf(executor->error.text + used, sizeof executor->error.text - used,
-                 " (program %s, step %" PRIu64 ", %s \"%s\")",
-                 zinf_program_name(executor->program), executor->env->step,
-                 zinf_opcode_get(op->instr->opcode)->name,
-                 &executor->plan->strings[op->instr->name]);
+        executor->error.text[room] = 0; /* a long path gives way */
+        strcat(executor->error.text, where);
     }
     atomic_store(&executor->failed, true);
     pthread_mutex_unlock(&executor->mutex);
@@ -102,6 +107,27 @@ void zinf_executor_fail(zinf_executor *executor, const zinf_op *op, const zinf_e
 }
 
 /* ---- one queue ---- */
+
+/* A thread that starts kernels gets the team the plan states, whatever OMP_DYNAMIC and
+ * OMP_MAX_ACTIVE_LEVELS say: oneDNN's primitives are made for that many, and fewer leave part of
+ * the product undone. */
+static void pin_team(const zinf_executor *executor)
+{
+    omp_set_dynamic(0);
+    omp_set_max_active_levels(1);
+    omp_set_num_threads((int)executor->plan->decisions.n_threads);
+}
+
+static zinf_status check_team(const zinf_plan *plan, zinf_error *err)
+{
+    const int limit = omp_get_thread_limit();
+
+    if (plan->decisions.n_threads <= (uint32_t)limit)
+        return ZINF_OK;
+    return zinf_fail(err, ZINF_MACHINE, "the plan's kernels are made for teams of %" PRIu32
+                     " threads, but OpenMP is limited to %d (OMP_THREAD_LIMIT); raise it, or plan "
+                     "with --set threads=%d", plan->decisions.n_threads, limit, limit);
+}
 
 void zinf_lane_pause(zinf_lane *lane)
 {
@@ -178,6 +204,7 @@ static void run_serial(zinf_executor *executor)
     const zinf_plan *plan = executor->plan;
     const zinf_program *program = &plan->programs[executor->program];
 
+    pin_team(executor);
     for (uint32_t s = 0; s < program->n_segments; s++) {
         const zinf_segment *segment = &plan->segments[program->first_segment + s];
         for (uint64_t i = 0; i < segment->count; i++)
@@ -195,6 +222,7 @@ static void *lane_thread(void *argument)
     zinf_executor *executor = lane->executor;
     uint64_t seen = 0;
 
+    pin_team(executor);
     for (;;) {
         pthread_mutex_lock(&executor->mutex);
         while (executor->epoch == seen && !executor->stopping)
@@ -338,6 +366,9 @@ static zinf_status prepare_ops(zinf_executor *executor, zinf_error *err)
     executor->frequencies = calloc(plan->model.head_dim / 2 + 1, sizeof *executor->frequencies);
     if (executor->frequencies && plan->model.rope_theta > 0)
         zinf_rope_frequencies(&plan->model, executor->frequencies);
+    executor->noted = calloc(plan->n_units + (size_t)1, sizeof *executor->noted);
+    if (!executor->noted)
+        return zinf_fail(err, ZINF_MACHINE, "out of memory for %" PRIu32 " units", plan->n_units);
     if (!executor->targets || !executor->frequencies)
         return zinf_fail(err, ZINF_MACHINE, "out of memory for %" PRIu64 " targets", n_targets);
     return ZINF_OK;
@@ -407,6 +438,8 @@ zinf_status zinf_executor_open(const zinf_plan *plan, const zinf_executor_option
                   executor->collective->n_ranks);
         goto fail;
     }
+    if (check_team(plan, err))
+        goto fail;
     for (unsigned tier = ZINF_TIER_DEVICE; tier <= ZINF_TIER_HOST; tier++)
         if (executor->backend->arena_alloc((zinf_tier)tier, plan->machine.arena_bytes[tier],
                                            &executor->arena[tier], err))
@@ -463,6 +496,7 @@ void zinf_executor_close(zinf_executor *executor)
     free(executor->start);
     free(executor->targets);
     free(executor->frequencies);
+    free(executor->noted);
     free(executor);
 }
 
@@ -477,6 +511,7 @@ zinf_status zinf_executor_run(zinf_executor *executor, zinf_program_kind program
         return zinf_fail(err, executor->error.status, "%s", executor->error.text);
     executor->program = program;
     executor->env = env;
+    zinf_nonfinite_forget(executor);
     for (unsigned q = 0; q < ZINF_N_QUEUES; q++) {
         zinf_lane *lane = &executor->lanes[q];
         atomic_store(&lane->done, 0);

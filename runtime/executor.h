@@ -38,7 +38,7 @@ typedef struct zinf_env {
 
     /* filled in by the run, from the scalar table */
     double loss, norm, factor;
-    bool skip; /* the update was left out: loss or norm is not finite */
+    bool skip; /* the update was left out: loss or norm is not finite; see nonfinite.h */
 } zinf_env;
 
 typedef struct zinf_executor_options {

@@ -36,16 +36,15 @@ typedef struct zinf_shared_gemm {
     zinf_gemm *gemm;
 } zinf_shared_gemm;
 
-/* What one region of the nvme file should contain. */
+/* A stretch of the nvme file that is always moved as a whole, and what it should contain. */
 typedef struct zinf_sum {
-    uint64_t offset, bytes, hash;
-    bool written, checked; /* checked false: regions overlap, nothing can be said */
+    uint64_t offset, hash; /* it ends where the next begins */
+    bool written;
 } zinf_sum;
 
 typedef struct zinf_flight {
     zinf_io io;
     const zinf_op *op;
-    zinf_sum *sum;
     uint64_t iteration, start_ns;
 } zinf_flight;
 
@@ -69,6 +68,12 @@ typedef struct zinf_lane {
     zinf_flight *flights;  /* [ZINF_FLIGHTS] */
 } zinf_lane;
 
+/* The first element of a unit's gradient that is not finite; place 0: none was seen. */
+typedef struct zinf_noted {
+    uint64_t place; /* index + 1 */
+    float value;
+} zinf_noted;
+
 struct zinf_executor {
     const zinf_plan *plan;
     const zinf_backend *backend;
@@ -88,8 +93,10 @@ struct zinf_executor {
     uint32_t n_gemms, gemm_capacity;
     double *frequencies;  /* [head_dim / 2] of the rotary positions, rope.h */
     int32_t *targets;     /* of the classifier: as many as the largest batch has tokens */
-    zinf_sum *sums;       /* sorted by offset, then bytes */
+    zinf_sum *sums;       /* [n_sums + 1] in order of offset; the last only ends the one before */
     uint64_t n_sums;
+    zinf_noted *noted;    /* [n_units]; see nonfinite.h */
+    atomic_bool any_noted;
 
     /* a run */
     pthread_mutex_t mutex; /* epoch, running, error */
@@ -132,6 +139,10 @@ void zinf_executor_fail(zinf_executor *executor, const zinf_op *op, const zinf_e
 
 /* operations.c: fills run and gemm of an operation whose pointers are resolved. */
 zinf_status zinf_op_prepare(zinf_executor *executor, zinf_op *op, zinf_error *err);
+
+/* nonfinite.c */
+void zinf_nonfinite_note(zinf_executor *executor, const zinf_op *op, const float *x, uint64_t n);
+void zinf_nonfinite_forget(zinf_executor *executor); /* before a run */
 
 /* transfer.c: the read and write queues. */
 zinf_status zinf_transfer_open(zinf_executor *executor, zinf_error *err);

@@ -28,6 +28,7 @@ int main(int argc, char **argv)
         sigaction(SIGINT, &action, NULL);
         sigaction(SIGTERM, &action, NULL);
         signal(SIGPIPE, SIG_IGN);
+        signal(SIGXFSZ, SIG_IGN); /* a file too large is an error like others: EFBIG */
         zinf_run(&options, &stop, &err);
     }
     if (err.status)

@@ -10,6 +10,7 @@
 
 #include "runtime/executor_internal.h"
 #include "runtime/initial.h"
+#include "runtime/nonfinite.h"
 
 #define ROWS(slot) ((int64_t)op->operands[slot].rows)
 #define COLS(slot) ((int64_t)op->operands[slot].cols)
@@ -277,11 +278,18 @@ RUN(accumulate)
 RUN(sum_of_squares)
 {
     UNUSED;
-    *(double *)(void *)p[1] = KERNELS->sum_of_squares(KERNELS, (const float *)p[0], ELEMS(0));
+    const float *x = (const float *)p[0];
+    const double sum = KERNELS->sum_of_squares(KERNELS, x, ELEMS(0));
+
+    *(double *)(void *)p[1] = sum;
+    if (!isfinite(sum))
+        zinf_nonfinite_note(executor, op, x, (uint64_t)ELEMS(0));
     return ZINF_OK;
 }
 
-/* The factor is torch.nn.utils.clip_grad_norm_'s: clip / (norm + 1e-6), at most 1. */
+/* The factor is torch.nn.utils.clip_grad_norm_'s: clip / (norm + 1e-6), at most 1. The guard is
+ * here, before any update: true if the loss or any gradient is not finite (NaN fails every
+ * comparison), or if a gradient's square would not fit its second moment. */
 RUN(clip)
 {
     UNUSED;
@@ -290,11 +298,13 @@ RUN(clip)
 
     for (int64_t i = 0; i < ELEMS(0); i++)
         sum += partials[i];
-    const double norm = sqrt(sum), factor = clip / (norm + 1e-6);
-    const bool skip = !isfinite(norm) || !isfinite(executor->scalars[ZINF_SCALAR_LOSS]);
+    const double norm = sqrt(sum), most = clip / (norm + 1e-6);
+    const double factor = clip > 0 && most < 1 ? most : 1;
+    const bool fine = norm * factor <= ZINF_LARGEST_NORM && isfinite(norm) &&
+                      isfinite(executor->scalars[ZINF_SCALAR_LOSS]);
     out[0] = norm;
-    out[1] = clip > 0 && factor < 1 ? factor : 1;
-    out[2] = skip;
+    out[1] = factor;
+    out[2] = !fine;
     return ZINF_OK;
 }
 

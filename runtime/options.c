@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum option_kind { TEXT, COUNT, REAL, ENGINE, NOT_YET, HELP } option_kind;
+typedef enum option_kind { TEXT, COUNT, REAL, CHOICE, NOT_YET, HELP } option_kind;
 
 static const struct option {
     const char *name, *argument;
@@ -31,7 +31,9 @@ static const struct option {
     {"--trace", "T.json", TEXT, AT(trace),
      "Chrome trace of the last step, predicted and measured"},
     {"--nvme", "DIR", TEXT, AT(nvme), "directory of the nvme tier"},
-    {"--engine", "auto|uring|threads", ENGINE, AT(engine), "how the nvme tier is accessed"},
+    {"--engine", "auto|uring|threads", CHOICE, AT(engine), "how the nvme tier is accessed"},
+    {"--on-nonfinite", "stop|skip", CHOICE, AT(on_nonfinite),
+     "if a loss or gradient is nan or inf; skip leaves out at most 10 updates in a row (stop)"},
     {"--sample", "N", COUNT, AT(sample), "at the end write N tokens to standard output"},
     {"--prompt", "TEXT", TEXT, AT(prompt),
      "what the sample goes on from (token ids, unless the vocabulary is bytes)"},
@@ -84,6 +86,25 @@ static const char *nearest(const char *word)
     return name;
 }
 
+/* The index of text among the words of option->argument, into an enumeration. */
+static zinf_status set_choice(const struct option *option, const char *text, void *ret_field,
+                              zinf_error *err)
+{
+    const char *word = option->argument;
+    const size_t n = strlen(text);
+
+    for (int i = 0; *word; i++) {
+        const size_t length = strcspn(word, "|");
+        if (length == n && memcmp(word, text, n) == 0) {
+            memcpy(ret_field, &i, sizeof i);
+            return ZINF_OK;
+        }
+        word += length + (word[length] != 0);
+    }
+    return zinf_fail(err, ZINF_BAD_INPUT, "%s takes one of %s, not \"%s\"", option->name,
+                     option->argument, text);
+}
+
 static zinf_status set(const struct option *option, const char *text, zinf_run_options *o,
                        zinf_error *err)
 {
@@ -110,14 +131,8 @@ static zinf_status set(const struct option *option, const char *text, zinf_run_o
             return zinf_fail(err, ZINF_BAD_INPUT, "%s takes a number from 0 to 1000, not "
                              "\"%s\"", option->name, text);
         return ZINF_OK;
-    case ENGINE:
-        for (int i = 0; i < 3; i++)
-            if (strcmp(text, (const char *const[]){"auto", "uring", "threads"}[i]) == 0) {
-                *(zinf_engine *)field = (zinf_engine)i;
-                return ZINF_OK;
-            }
-        return zinf_fail(err, ZINF_BAD_INPUT, "%s takes auto, uring or threads, not \"%s\"",
-                         option->name, text);
+    case CHOICE:
+        return set_choice(option, text, field, err);
     default:
         return zinf_fail(err, ZINF_BAD_INPUT, "%s is not built yet; --save DIR writes the "
                          "weights as safetensors", option->name);
@@ -200,7 +215,9 @@ void zinf_run_options_help(FILE *out)
         fprintf(out, "  %-29s %s\n", left, options[i].help);
     }
     fputs("\nThe product (the sample, the table of predicted against measured) goes to standard\n"
-          "output, everything else to standard error. Control-C ends after the current step.\n"
-          "Exit codes: 0 done, 1 wrong result, 2 your input, 3 the plan was refused or does not\n"
-          "fit, 4 the machine (memory, disk).\n", out);
+          "output, everything else to standard error. Control-C and SIGTERM end the run after the\n"
+          "current step, with a checkpoint if --save is given, and exit 0; a second one ends it\n"
+          "at once.\n"
+          "Exit codes: 0 done, 1 wrong result (nan or inf), 2 your input, 3 the plan was refused\n"
+          "or does not fit, 4 the machine (memory, disk).\n", out);
 }

@@ -9,6 +9,10 @@
 #include "runtime/error.h"
 #include "runtime/storage.h"
 
+/* What to do about a step whose loss or gradient norm is not finite. */
+typedef enum zinf_on_nonfinite { ZINF_ON_NONFINITE_STOP, ZINF_ON_NONFINITE_SKIP }
+    zinf_on_nonfinite;
+
 typedef struct zinf_run_options {
     bool help;
     const char *plan, *data, *val, *save, *resume, *log, *trace, *nvme, *prompt, *init;
@@ -16,6 +20,7 @@ typedef struct zinf_run_options {
     bool steps_given;
     double temperature;
     zinf_engine engine;
+    zinf_on_nonfinite on_nonfinite;
 } zinf_run_options;
 
 /* Fills ret_options with defaults and what argv says; strings stay argv's. */

@@ -12,6 +12,7 @@
 #define ZINF_RUNTIME_PLAN_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "kernels/dtype.h"
@@ -266,6 +267,10 @@ zinf_status zinf_plan_write(zinf_plan *plan, const char *path, zinf_error *err);
  * overflow), operands inside their arena for every iteration of their loop. Memory used is
  * bounded by the file's size. ret_plan is set only on success. */
 zinf_status zinf_plan_read(const char *path, zinf_plan *ret_plan, zinf_error *err);
+
+/* The same from a file's bytes already in memory; name stands for the path in errors. */
+zinf_status zinf_plan_parse(const char *name, const void *bytes, size_t n, zinf_plan *ret_plan,
+                            zinf_error *err);
 
 /* The structural validation alone, as run by zinf_plan_read. */
 zinf_status zinf_plan_validate(const zinf_plan *plan, zinf_error *err);

@@ -22,6 +22,9 @@
 #error "plan files are little-endian"
 #endif
 
+/* Far above a plan of ten million instructions; a sparse file of terabytes is not read. */
+#define MOST_FILE_BYTES ((uint64_t)1 << 33)
+
 static const char magic[8] = {'Z', 'I', 'N', 'F', 'P', 'L', 'A', 'N'};
 
 /* The arrays of a plan, in file order. */
@@ -130,21 +133,34 @@ static zinf_status write_all(int fd, const void *data, uint64_t n, const char *p
     return ZINF_OK;
 }
 
-static zinf_status read_all(int fd, void *data, uint64_t n, const char *path, zinf_error *err)
-{
-    char *at = data;
+/* Where a plan comes from: an open file, or bytes in memory. */
+typedef struct source {
+    const char *path; /* for messages */
+    int fd;           /* -1: bytes */
+    const char *bytes;
+    uint64_t size, at;
+} source;
 
+static zinf_status read_all(source *from, void *data, uint64_t n, zinf_error *err)
+{
+    char *to = data;
+
+    if (from->fd < 0 && n <= from->size - from->at) {
+        memcpy(to, from->bytes + from->at, n);
+        from->at += n;
+        return ZINF_OK;
+    }
     while (n > 0) {
-        ssize_t done = read(fd, at, n > (1u << 30) ? 1u << 30 : n);
+        ssize_t done = from->fd < 0 ? 0 : read(from->fd, to, n > (1u << 30) ? 1u << 30 : n);
         if (done < 0 && errno == EINTR)
             continue;
         if (done < 0)
-            return zinf_fail(err, ZINF_MACHINE, "\"%s\": cannot read: %s", path,
+            return zinf_fail(err, ZINF_MACHINE, "\"%s\": cannot read: %s", from->path,
                              strerror(errno));
         if (done == 0)
             return zinf_fail(err, ZINF_BAD_INPUT, "\"%s\" ended while it was read; write the "
-                             "plan again", path);
-        at += done;
+                             "plan again", from->path);
+        to += done;
         n -= (uint64_t)done;
     }
     return ZINF_OK;
@@ -254,36 +270,27 @@ static zinf_status check_header(const file_header *header, uint64_t size, const 
     return ZINF_OK;
 }
 
-zinf_status zinf_plan_read(const char *path, zinf_plan *ret_plan, zinf_error *err)
+static zinf_status load(source *from, zinf_plan *ret_plan, zinf_error *err)
 {
+    const char *path = from->path;
     zinf_plan plan = {0};
     file_header header;
     file_fixed fixed;
-    struct stat info;
     XXH64_state_t *hash = XXH64_createState();
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
     if (!hash) {
         zinf_fail(err, ZINF_MACHINE, "out of memory for the hash of plan \"%s\"", path);
         goto done;
     }
-    if (fd < 0 || fstat(fd, &info)) {
-        zinf_fail(err, ZINF_BAD_INPUT, "cannot open plan \"%s\": %s", path, strerror(errno));
+    if (from->size < sizeof header + sizeof fixed || from->size > MOST_FILE_BYTES) {
+        zinf_fail(err, ZINF_BAD_INPUT, "\"%s\" is not a zinf plan: %" PRIu64 " bytes, a plan "
+                  "has from %zu to %" PRIu64, path, from->size, sizeof header + sizeof fixed,
+                  MOST_FILE_BYTES);
         goto done;
     }
-    if (!S_ISREG(info.st_mode)) {
-        zinf_fail(err, ZINF_BAD_INPUT, "plan \"%s\" is not a regular file", path);
-        goto done;
-    }
-    if ((uint64_t)info.st_size < sizeof header + sizeof fixed) {
-        zinf_fail(err, ZINF_BAD_INPUT, "\"%s\" is not a zinf plan: %" PRIu64 " bytes, the "
-                  "smallest plan has %zu", path, (uint64_t)info.st_size,
-                  sizeof header + sizeof fixed);
-        goto done;
-    }
-    if (read_all(fd, &header, sizeof header, path, err) ||
-        check_header(&header, (uint64_t)info.st_size, path, err) ||
-        read_all(fd, &fixed, sizeof fixed, path, err))
+    if (read_all(from, &header, sizeof header, err) ||
+        check_header(&header, from->size, path, err) ||
+        read_all(from, &fixed, sizeof fixed, err))
         goto done;
     XXH64_reset(hash, ZINF_PLAN_VERSION);
     XXH64_update(hash, &fixed, sizeof fixed);
@@ -299,7 +306,7 @@ zinf_status zinf_plan_read(const char *path, zinf_plan *ret_plan, zinf_error *er
         }
         *section_pointer(&plan, i) = data;
         *section_count(&plan, i) = header.counts[i];
-        if (read_all(fd, data, bytes, path, err))
+        if (read_all(from, data, bytes, err))
             goto done;
         XXH64_update(hash, data, bytes);
     }
@@ -322,11 +329,35 @@ zinf_status zinf_plan_read(const char *path, zinf_plan *ret_plan, zinf_error *er
     *ret_plan = plan;
     memset(&plan, 0, sizeof plan);
 done:
-    if (fd >= 0)
-        close(fd);
     XXH64_freeState(hash);
     zinf_plan_free(&plan);
     return err->status;
+}
+
+zinf_status zinf_plan_read(const char *path, zinf_plan *ret_plan, zinf_error *err)
+{
+    source from = {.path = path, .fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+    struct stat info;
+
+    if (from.fd < 0 || fstat(from.fd, &info)) {
+        zinf_fail(err, ZINF_BAD_INPUT, "cannot open plan \"%s\": %s", path, strerror(errno));
+    } else if (!S_ISREG(info.st_mode)) {
+        zinf_fail(err, ZINF_BAD_INPUT, "plan \"%s\" is not a regular file", path);
+    } else {
+        from.size = (uint64_t)info.st_size;
+        load(&from, ret_plan, err);
+    }
+    if (from.fd >= 0)
+        close(from.fd);
+    return err->status;
+}
+
+zinf_status zinf_plan_parse(const char *name, const void *bytes, size_t n, zinf_plan *ret_plan,
+                            zinf_error *err)
+{
+    source from = {.path = name, .fd = -1, .bytes = bytes, .size = n};
+
+    return load(&from, ret_plan, err);
 }
 
 void zinf_plan_free(zinf_plan *plan)

@@ -35,6 +35,12 @@ static void duration(double seconds, char ret_text[32])
         snprintf(ret_text, 32, "%" PRIu64 "m%02" PRIu64 "s", s / 60, s % 60);
 }
 
+/* A nan without its sign, which says nothing. */
+static double positive(double value)
+{
+    return isnan(value) ? (double)NAN : value;
+}
+
 void zinf_progress_step(zinf_progress_line *line, const zinf_step_report *step, bool last)
 {
     const uint64_t now = now_ns();
@@ -51,7 +57,8 @@ void zinf_progress_step(zinf_progress_line *line, const zinf_step_report *step, 
         snprintf(val, sizeof val, "  val %.4f", step->val_loss);
     fprintf(stderr, "%sstep %" PRIu64 "/%" PRIu64 "  loss %.4f%s  lr %.3g  norm %.3g%s  %.0f tok/s"
             "  MFU %.1f %%  ETA %s%s", line->terminal ? "\r" : "", step->step, step->steps,
-            step->loss, val, step->lr, step->norm, step->skipped ? " (skipped)" : "",
+            positive(step->loss), val, step->lr, positive(step->norm),
+            step->skipped ? " (skipped)" : "",
             step->tokens_per_s, 100 * step->mfu, left, line->terminal ? "\033[K" : "\n");
     line->open = line->terminal;
     if (line->open && (last || step->validated)) {

@@ -42,7 +42,8 @@ void zinf_progress_step(zinf_progress_line *line, const zinf_step_report *step, 
 __attribute__((format(printf, 2, 3)))
 void zinf_progress_say(zinf_progress_line *line, const char *format, ...);
 
-/* Numbers are printed so that they read back to the same bits; what is no number is null. */
+/* Numbers are printed so that they read back to the same bits; what is nan or inf is null. A step
+ * whose update was left out for that has "skipped": true. */
 zinf_status zinf_log_step(FILE *log, const zinf_step_report *step, zinf_error *err);
 zinf_status zinf_log_summary(FILE *log, const zinf_plan *plan, const zinf_run_report *run,
                              zinf_error *err);

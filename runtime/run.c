@@ -14,6 +14,7 @@
 #include "runtime/checkpoint.h"
 #include "runtime/data.h"
 #include "runtime/executor.h"
+#include "runtime/nonfinite.h"
 #include "runtime/params_hash.h"
 #include "runtime/plan.h"
 #include "runtime/preflight.h"
@@ -22,7 +23,7 @@
 #include "runtime/sample.h"
 #include "runtime/storage.h"
 
-enum { MOST_SKIPPED = 10 }; /* steps in a row without a finite loss or norm */
+enum { MOST_SKIPPED = 10 }; /* steps in a row whose loss or norm is not finite */
 
 typedef struct session {
     const zinf_run_options *options;
@@ -60,6 +61,18 @@ static zinf_status open_data(session *s, zinf_error *err)
     return ZINF_OK;
 }
 
+/* Begins a checkpoint and drops it: a directory that cannot take one is found out now, not after
+ * the work that it would have kept. */
+static zinf_status try_saving(const session *s, zinf_error *err)
+{
+    zinf_checkpoint_writer *writer = NULL;
+
+    if (zinf_checkpoint_create(s->options->save, &s->plan, &s->progress, &writer, err))
+        return err->status;
+    zinf_checkpoint_abandon(writer);
+    return ZINF_OK;
+}
+
 static zinf_status load(session *s, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
@@ -72,6 +85,8 @@ static zinf_status load(session *s, zinf_error *err)
     s->progress = (zinf_progress){.seed = s->plan.job.seed, .loss_scale = 1,
                                   .plan_hash = s->plan.hash};
     if (!o->resume && open_data(s, err))
+        return err->status;
+    if (o->save && try_saving(s, err))
         return err->status;
     if (o->log) {
         s->log = fopen(o->log, "w");
@@ -230,9 +245,42 @@ static void measure(session *s, double step_s)
                                    r->queue_s[q]);
 }
 
+/* After a step whose update was left out, so that the state is the one before it. `before` is
+ * where training stood then: a run that stops goes back there and saves that. */
+static zinf_status not_finite(session *s, const zinf_env *env, const zinf_progress *before,
+                              zinf_error *err)
+{
+    const uint64_t step = s->progress.step;
+    char why[600];
+
+    zinf_nonfinite_explain(&s->plan, s->executor, env, why, sizeof why);
+    if (s->options->on_nonfinite == ZINF_ON_NONFINITE_SKIP && ++s->n_skipped < MOST_SKIPPED) {
+        zinf_progress_say(&s->line, "zinf-run: warning: step %" PRIu64 " is skipped: %s", step,
+                          why);
+        return ZINF_OK;
+    }
+    if (s->options->on_nonfinite == ZINF_ON_NONFINITE_STOP)
+        s->progress = *before;
+    if (s->options->save && s->saved_step != s->progress.step) {
+        zinf_error saving = {0};
+        if (export_state(s, true, &saving))
+            zinf_progress_say(&s->line, "zinf-run: warning: the last good state could not be "
+                              "saved: %s", saving.text);
+    }
+    if (s->options->on_nonfinite == ZINF_ON_NONFINITE_STOP)
+        return zinf_fail(err, ZINF_WRONG_RESULT, "step %" PRIu64 ": %s; weights and moments are "
+                         "as after step %" PRIu64 ". Lower the learning rate, check the data, or "
+                         "go on without such steps by --on-nonfinite skip", step, why,
+                         before->step);
+    return zinf_fail(err, ZINF_WRONG_RESULT, "%d steps in a row were skipped, the last is step %"
+                     PRIu64 ": %s; the weights are as before them. Lower the learning rate or "
+                     "check the data", MOST_SKIPPED, step, why);
+}
+
 static zinf_status one_step(session *s, bool last, zinf_error *err)
 {
     const zinf_job_info *job = &s->plan.job;
+    const zinf_progress before = s->progress;
     token_source source = {s->data, &s->progress.data_position};
     zinf_env env = {.step = s->progress.step, .batch = next_batch, .batch_context = &source,
                     .lr = zinf_learning_rate(job, s->progress.step)};
@@ -259,12 +307,10 @@ static zinf_status one_step(session *s, bool last, zinf_error *err)
     zinf_progress_step(&s->line, &step, last);
     if (s->log && zinf_log_step(s->log, &step, err))
         return err->status;
-    s->n_skipped = env.skip ? s->n_skipped + 1 : 0;
-    if (s->n_skipped == MOST_SKIPPED)
-        return zinf_fail(err, ZINF_WRONG_RESULT, "%d steps in a row had a loss or gradient norm "
-                         "that is not finite, the last is step %" PRIu64 "; the weights are as "
-                         "before them: lower the learning rate or check the data", MOST_SKIPPED,
-                         s->progress.step);
+    if (!env.skip)
+        s->n_skipped = 0;
+    else if (not_finite(s, &env, &before, err))
+        return err->status;
     if (s->options->save_every && s->progress.step % s->options->save_every == 0)
         return export_state(s, true, err);
     return ZINF_OK;
@@ -274,6 +320,9 @@ static zinf_status train(session *s, const volatile sig_atomic_t *stop, zinf_err
 {
     const uint64_t first = s->progress.step;
 
+    if (first >= s->steps && s->options->resume && s->options->steps_given)
+        zinf_progress_say(&s->line, "zinf-run: nothing is left to train: the checkpoint is at step %"
+                          PRIu64 ", --steps is %" PRIu64, first, s->steps);
     while (s->progress.step < s->steps && !*stop)
         if (one_step(s, s->progress.step + 1 == s->steps, err))
             return err->status;

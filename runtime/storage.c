@@ -25,7 +25,7 @@ enum {
     MAX_DEPTH = 1024,
     REAP = 32,        /* completions taken at once */
     MAX_STALLS = 16,  /* attempts in a row that end short of one more page */
-    MAX_AGAIN = 5000, /* EAGAIN in a row, 1 ms apart */
+    AGAIN_MS = 5000,  /* how long EAGAIN in a row is borne, 1 ms apart */
     PAST_END = -1,    /* io->error: the file ended before the read did */
 };
 static const uint64_t max_block_bytes = 1u << 30;
@@ -371,18 +371,30 @@ static void fail_block(zinf_channel *c, zinf_block *block, int error)
     release(c, block);
 }
 
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
 /* One result of the engine: done, started again, or failed. */
 static void take(zinf_channel *c, zinf_block *block)
 {
     const int32_t result = block->result;
 
     if (result == -EINTR || result == -EAGAIN) {
-        if (++block->n_again > MAX_AGAIN) {
-            fail_block(c, block, -result);
-            return;
-        }
-        if (block->n_again > MAX_STALLS)
+        /* By the clock: others that are put off at the same time sleep here, too. */
+        if (++block->n_again == 1)
+            block->again_since_ms = now_ms();
+        if (block->n_again > MAX_STALLS) {
+            if (block->io->error || now_ms() - block->again_since_ms > AGAIN_MS) {
+                fail_block(c, block, -result);
+                return;
+            }
             nanosleep(&(struct timespec){0, 1000000}, NULL);
+        }
         c->ops->start(c->queue, block);
         return;
     }
@@ -508,7 +520,7 @@ static zinf_status report(const zinf_channel *c, const zinf_io *io, zinf_error *
     const char *verb = io->write ? "writing" : "reading";
     struct stat st;
 
-    if (io->error == PAST_END && !fstat(s->fd, &st))
+    if (io->error == PAST_END && !fstat(s->fd, &st) && (uint64_t)st.st_size < s->bytes)
         return zinf_fail(err, ZINF_MACHINE, "storage: %s \"%s\" at offset %" PRIu64 ", length %"
                          PRIu64 " bytes: \"%s\" ended early: it has %" PRIu64 " bytes, expected %"
                          PRIu64 ": something truncated it during the run (%" PRIu64 " of %" PRIu64

@@ -22,6 +22,7 @@ typedef struct zinf_block {
     /* storage.c's */
     uint32_t size;             /* bytes at first */
     uint32_t n_stalls, n_again; /* attempts in a row that moved no page; that were put off */
+    uint64_t again_since_ms;    /* when the first of those was */
     struct zinf_block *next_free;
 } zinf_block;
 

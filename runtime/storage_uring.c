@@ -20,6 +20,28 @@ static bool can_read_and_write(struct io_uring *ring)
     return can;
 }
 
+/* One request that does nothing, there and back: some sandboxes allow the ring to be made, but not
+ * to be entered. */
+static int try_ring(struct io_uring *ring)
+{
+    struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
+    struct io_uring_cqe *cqe;
+    int rc;
+
+    io_uring_prep_nop(sqe);
+    rc = io_uring_submit(ring);
+    if (rc < 0)
+        return rc;
+    do
+        rc = io_uring_wait_cqe(ring, &cqe);
+    while (rc == -EINTR);
+    if (rc)
+        return rc;
+    rc = cqe->res;
+    io_uring_cqe_seen(ring, cqe);
+    return rc;
+}
+
 static int uring_open(uint32_t depth, void **ret_queue)
 {
     struct io_uring *ring = calloc(1, sizeof *ring);
@@ -30,6 +52,8 @@ static int uring_open(uint32_t depth, void **ret_queue)
     if (!rc && !can_read_and_write(ring)) {
         io_uring_queue_exit(ring);
         rc = -EOPNOTSUPP;
+    } else if (!rc && (rc = try_ring(ring)) < 0) {
+        io_uring_queue_exit(ring);
     }
     if (rc < 0) {
         free(ring);

@@ -11,15 +11,16 @@
 
 /* ---- checksums ---- */
 
-enum { MOST_SUMS = 1 << 20 }; /* 40 MiB; a loop beyond that is not checked */
+/* The file is cut at the ends of everything the plan moves, so that each transfer covers whole
+ * stretches, whatever other transfers overlap it: no read is unchecked. */
 
-static int compare_sums(const void *a, const void *b)
+enum { MOST_SUMS = 1 << 22 }; /* 96 MiB */
+
+static int compare_offsets(const void *a, const void *b)
 {
     const zinf_sum *x = a, *y = b;
 
-    if (x->offset != y->offset)
-        return x->offset < y->offset ? -1 : 1;
-    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
 /* The instructions that touch the nvme file, with their nvme operand. */
@@ -32,78 +33,101 @@ static const zinf_operand *nvme_operand(const zinf_plan *plan, const zinf_instr 
     return instr->opcode == ZINF_OP_WRITE ? &operands[1] : NULL;
 }
 
-static uint64_t n_sums_of(const zinf_operand *operand, const zinf_segment *segment)
+/* Appends both ends of every nvme operand to ret_sums unless that is NULL; how many there are. */
+static uint64_t collect_ends(const zinf_plan *plan, zinf_sum *ret_sums)
 {
-    return operand->stride ? segment->count : 1;
+    uint64_t n = 0;
+
+    for (uint32_t s = 0; s < plan->n_segments; s++) {
+        const zinf_segment *segment = &plan->segments[s];
+        for (uint32_t k = 0; k < segment->n_instrs; k++) {
+            const zinf_operand *operand =
+                nvme_operand(plan, &plan->instrs[segment->first_instr + k]);
+            if (!operand)
+                continue;
+            const uint64_t count = operand->stride ? segment->count : 1;
+            if (!ret_sums) {
+                if (count > MOST_SUMS || n > MOST_SUMS)
+                    return UINT64_MAX;
+                n += 2 * count;
+                continue;
+            }
+            for (uint64_t i = 0; i < count; i++) {
+                const uint64_t offset = operand->offset + i * operand->stride;
+                ret_sums[n++].offset = offset;
+                ret_sums[n++].offset = offset + operand->bytes;
+            }
+        }
+    }
+    return n;
 }
 
 static zinf_status build_sums(zinf_executor *executor, zinf_error *err)
 {
-    const zinf_plan *plan = executor->plan;
-    uint64_t n = 0;
+    const uint64_t n = collect_ends(executor->plan, NULL);
+    uint64_t kept = 0;
 
-    for (int pass = 0; pass < 2; pass++) {
-        uint64_t at = 0;
-        for (uint32_t s = 0; s < plan->n_segments; s++) {
-            const zinf_segment *segment = &plan->segments[s];
-            for (uint32_t k = 0; k < segment->n_instrs; k++) {
-                const zinf_operand *operand =
-                    nvme_operand(plan, &plan->instrs[segment->first_instr + k]);
-                if (!operand)
-                    continue;
-                const uint64_t count = n_sums_of(operand, segment);
-                if (count > MOST_SUMS || at + count > MOST_SUMS)
-                    return ZINF_OK; /* too many to keep: none is checked */
-                for (uint64_t i = 0; pass && i < count; i++)
-                    executor->sums[at + i] = (zinf_sum){
-                        .offset = operand->offset + i * operand->stride,
-                        .bytes = operand->bytes, .checked = true};
-                at += count;
-            }
-        }
-        if (pass == 0) {
-            n = at;
-            if (n == 0)
-                return ZINF_OK;
-            executor->sums = calloc(n, sizeof *executor->sums);
-            if (!executor->sums)
-                return zinf_fail(err, ZINF_MACHINE, "out of memory for %" PRIu64 " checksums",
-                                 n);
-        }
-    }
-    qsort(executor->sums, n, sizeof *executor->sums, compare_sums);
-    uint64_t kept = 0, end = 0;
-    for (uint64_t i = 0; i < n; i++) {
-        zinf_sum *sum = &executor->sums[i];
-        if (kept && compare_sums(sum, &executor->sums[kept - 1]) == 0)
-            continue;
-        /* an overlapping write would silently change what the other region contains */
-        if (kept && sum->offset < end) {
-            sum->checked = false;
-            for (uint64_t k = kept; k > 0; k--) {
-                zinf_sum *before = &executor->sums[k - 1];
-                if (before->offset + before->bytes > sum->offset)
-                    before->checked = false;
-                else if (before->checked)
-                    break;
-            }
-        }
-        if (sum->offset + sum->bytes > end)
-            end = sum->offset + sum->bytes;
-        executor->sums[kept++] = *sum;
-    }
-    executor->n_sums = kept;
+    if (n == 0)
+        return ZINF_OK;
+    if (n > MOST_SUMS)
+        return zinf_fail(err, ZINF_DOES_NOT_FIT, "the plan moves more than %d different pieces to "
+                         "and from storage, too many to keep a checksum of each; plan with fewer "
+                         "tiles", MOST_SUMS / 2);
+    executor->sums = calloc(n, sizeof *executor->sums);
+    if (!executor->sums)
+        return zinf_fail(err, ZINF_MACHINE, "out of memory for %" PRIu64 " checksums", n);
+    collect_ends(executor->plan, executor->sums);
+    qsort(executor->sums, n, sizeof *executor->sums, compare_offsets);
+    for (uint64_t i = 0; i < n; i++)
+        if (!kept || executor->sums[i].offset != executor->sums[kept - 1].offset)
+            executor->sums[kept++].offset = executor->sums[i].offset;
+    executor->n_sums = kept - 1;
     return ZINF_OK;
 }
 
-static zinf_sum *find_sum(const zinf_executor *executor, uint64_t offset, uint64_t bytes)
+static zinf_sum *find_sum(const zinf_executor *executor, uint64_t offset)
 {
-    const zinf_sum key = {.offset = offset, .bytes = bytes};
+    const zinf_sum key = {.offset = offset};
 
-    if (executor->n_sums == 0)
-        return NULL;
-    zinf_sum *sum = bsearch(&key, executor->sums, executor->n_sums, sizeof key, compare_sums);
-    return sum && sum->checked ? sum : NULL;
+    return bsearch(&key, executor->sums, executor->n_sums + 1, sizeof key, compare_offsets);
+}
+
+/* Remembers what the transfer is about to write. */
+static void note_written(zinf_executor *executor, const zinf_io *io)
+{
+    const uint64_t end = io->offset + io->bytes;
+    const char *from = io->buffer;
+
+    for (zinf_sum *sum = find_sum(executor, io->offset); sum->offset < end; sum++) {
+        const uint64_t bytes = sum[1].offset - sum->offset;
+        sum->hash = XXH3_64bits(from, bytes);
+        sum->written = true;
+        from += bytes;
+    }
+}
+
+static zinf_status check_read(const zinf_executor *executor, const zinf_io *io, zinf_error *err)
+{
+    const uint64_t end = io->offset + io->bytes;
+    const char *from = io->buffer;
+
+    for (const zinf_sum *sum = find_sum(executor, io->offset); sum->offset < end; sum++) {
+        const uint64_t bytes = sum[1].offset - sum->offset, found = XXH3_64bits(from, bytes);
+        if (!sum->written)
+            return zinf_fail(err, ZINF_WRONG_RESULT, "\"%s\": \"%s\" is read at offset %" PRIu64
+                             ", length %" PRIu64 " bytes, where this run has written nothing",
+                             zinf_storage_path(executor->storage), io->what, sum->offset, bytes);
+        if (found != sum->hash)
+            return zinf_fail(err, ZINF_MACHINE, "\"%s\": what was read at offset %" PRIu64
+                             ", length %" PRIu64 " bytes, for \"%s\" is not what this run wrote "
+                             "there last (checksum %016" PRIx64 ", written %016" PRIx64 "): the "
+                             "file was changed, or the device lost or mixed up a write; check the "
+                             "device and start again from the last checkpoint",
+                             zinf_storage_path(executor->storage), sum->offset, bytes, io->what,
+                             found, sum->hash);
+        from += bytes;
+    }
+    return ZINF_OK;
 }
 
 /* ---- one transfer ---- */
@@ -121,16 +145,13 @@ static void prepare_flight(zinf_executor *executor, const zinf_op *op, uint64_t 
                .buffer = op->base[memory] + iteration * op->operands[memory].stride,
                .what = &executor->plan->strings[op->instr->name]},
         .op = op, .iteration = iteration};
-    ret_flight->sum = find_sum(executor, ret_flight->io.offset, ret_flight->io.bytes);
 }
 
 static zinf_status start_flight(zinf_lane *lane, zinf_flight *flight, zinf_error *err)
 {
     flight->start_ns = zinf_now_ns();
-    if (flight->io.write && flight->sum) {
-        flight->sum->hash = XXH3_64bits(flight->io.buffer, flight->io.bytes);
-        flight->sum->written = true;
-    }
+    if (flight->io.write)
+        note_written(lane->executor, &flight->io);
     return zinf_channel_submit(lane->channel, &flight->io, err);
 }
 
@@ -138,17 +159,7 @@ static zinf_status finish_flight(zinf_lane *lane, zinf_flight *flight, zinf_erro
 {
     if (zinf_channel_wait(lane->channel, &flight->io, err))
         return err->status;
-    if (flight->io.write || !flight->sum || !flight->sum->written)
-        return ZINF_OK;
-    const uint64_t found = XXH3_64bits(flight->io.buffer, flight->io.bytes);
-    if (found != flight->sum->hash)
-        return zinf_fail(err, ZINF_MACHINE, "\"%s\": what was read at offset %" PRIu64 ", %"
-                         PRIu64 " bytes, is not what this run wrote there (checksum %016" PRIx64
-                         ", written %016" PRIx64 "), for \"%s\": the file was changed or the "
-                         "device lost a write; check the device and start again",
-                         zinf_storage_path(lane->executor->storage), flight->io.offset,
-                         flight->io.bytes, found, flight->sum->hash, flight->io.what);
-    return ZINF_OK;
+    return flight->io.write ? ZINF_OK : check_read(lane->executor, &flight->io, err);
 }
 
 zinf_status zinf_transfer_now(zinf_executor *executor, const zinf_op *op, uint64_t iteration,

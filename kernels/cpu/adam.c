@@ -8,8 +8,8 @@
 
 /* Errors, in ulp of each term: m and v 1.5, the step below 5 (m, sqrt, its factor, eps, step,
  * quotient), the sum 1. */
-INLINE void update(bool bf16, int threads, const zinf_adam_args *args, const float *grad,
-                   int64_t n, float *master, float *m, float *v, void *param)
+INLINE void update(bool bf16, const zinf_adam_args *args, const float *grad, int64_t n,
+                   float *master, float *m, float *v, void *param)
 {
     const vf grad_scale = vf_set(args->grad_scale), eps = vf_set(args->eps);
     const vf beta1 = vf_set(args->beta1), rest1 = vf_set((float)(1 - (double)args->beta1));
@@ -18,7 +18,7 @@ INLINE void update(bool bf16, int threads, const zinf_adam_args *args, const flo
     const vf step = vf_set((float)((double)args->lr / args->bias1));
     const vf root = vf_set((float)(1 / sqrt((double)args->bias2)));
 
-#pragma omp parallel for num_threads(threads) schedule(static) if (n > PARALLEL_FROM)
+#pragma omp for schedule(static)
     for (int64_t block = 0; block < n; block += PARALLEL_BLOCK)
         for (int64_t i = block; i < n && i < block + PARALLEL_BLOCK; i += VL) {
             const int64_t left = n - i;
@@ -40,9 +40,11 @@ static void adam(const zinf_kernels *self, const zinf_adam_args *args, const flo
                  int64_t n, float *master, float *m, float *v, void *param)
 {
     if (self->act == ZINF_BF16)
-        update(true, self->n_threads, args, grad, n, master, m, v, param);
+        TEAM(self->n_threads, n > PARALLEL_FROM,
+             update(true, args, grad, n, master, m, v, param));
     else
-        update(false, self->n_threads, args, grad, n, master, m, v, param);
+        TEAM(self->n_threads, n > PARALLEL_FROM,
+             update(false, args, grad, n, master, m, v, param));
 }
 
 void LEVEL(zinf_cpu_adam)(zinf_kernels *table)

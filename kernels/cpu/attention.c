@@ -144,16 +144,23 @@ static void forward_head(const shape *s, const void *qkv, int64_t b, int64_t h, 
     }
 }
 
+static void forward_heads(const shape *s, const void *qkv, int64_t n, int64_t heads, int64_t seq,
+                          void *out, float *lse, void *scratch)
+{
+#pragma omp for schedule(static)
+    for (int64_t bh = 0; bh < n; bh++)
+        forward_head(s, qkv, bh / heads, bh % heads, out, lse + bh * seq,
+                     scratch_of_thread(scratch, s));
+}
+
 static void attention_forward(const zinf_kernels *self, const void *qkv, int64_t batch,
                               int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim,
                               void *out, float *lse, void *scratch)
 {
     const shape s = shape_of(self, seq, heads, kv_heads, head_dim);
 
-#pragma omp parallel for num_threads(self->n_threads) schedule(static)
-    for (int64_t bh = 0; bh < batch * heads; bh++)
-        forward_head(&s, qkv, bh / heads, bh % heads, out, lse + bh * seq,
-                     scratch_of_thread(scratch, &s));
+    TEAM(self->n_threads, true,
+         forward_heads(&s, qkv, batch * heads, heads, seq, out, lse, scratch));
 }
 
 /* One row: scores become p = exp(scale s - lse), dp becomes ds = scale p (dp - delta). */
@@ -227,6 +234,14 @@ static void backward_kv_head(const shape *s, const backward_args *a, int64_t b, 
     store_rows(s, dv, seq, a->dqkv, at_v, s->row);
 }
 
+static void backward_heads(const shape *s, const backward_args *args, int64_t n, int64_t kv_heads,
+                           void *scratch)
+{
+#pragma omp for schedule(static)
+    for (int64_t bg = 0; bg < n; bg++)
+        backward_kv_head(s, args, bg / kv_heads, bg % kv_heads, scratch_of_thread(scratch, s));
+}
+
 static void attention_backward(const zinf_kernels *self, const void *qkv, const void *out,
                                const void *dout, const float *lse, int64_t batch, int64_t seq,
                                int64_t heads, int64_t kv_heads, int64_t head_dim, void *dqkv,
@@ -235,9 +250,7 @@ static void attention_backward(const zinf_kernels *self, const void *qkv, const 
     const shape s = shape_of(self, seq, heads, kv_heads, head_dim);
     const backward_args args = {qkv, out, dout, lse, dqkv};
 
-#pragma omp parallel for num_threads(self->n_threads) schedule(static)
-    for (int64_t bg = 0; bg < batch * kv_heads; bg++)
-        backward_kv_head(&s, &args, bg / kv_heads, bg % kv_heads, scratch_of_thread(scratch, &s));
+    TEAM(self->n_threads, true, backward_heads(&s, &args, batch * kv_heads, kv_heads, scratch));
 }
 
 void LEVEL(zinf_cpu_attention)(zinf_kernels *table)

@@ -5,6 +5,21 @@
 
 #include "kernels/kernels.h"
 
+/* Runs a call whose loops are marked "omp for", by a team if it is worth it. A team of one is
+ * never formed: libgomp would allocate and free it each time; without a team the marked loops
+ * just run. */
+#define TEAM_TEXT(text) #text
+#define TEAM_PRAGMA(text) _Pragma(TEAM_TEXT(text))
+#define TEAM(threads, worth_it, call)                                                            \
+    do {                                                                                         \
+        if ((threads) > 1 && (worth_it)) {                                                       \
+            TEAM_PRAGMA(omp parallel num_threads(threads))                                       \
+            call;                                                                                \
+        } else {                                                                                 \
+            call;                                                                                \
+        }                                                                                        \
+    } while (0)
+
 /* GEMM by oneDNN for AVX-512; what oneDNN lacks goes to zinf_cpu_gemm_avx512. */
 void zinf_cpu_gemm_dnnl(zinf_kernels *table);
 

@@ -34,7 +34,8 @@ INLINE vf gelu(vf x)
 {
     const vf y = x / (vf_set(1.0f) + exp_minus_2u(x));
 
-    return vf_less(x, vf_set(-12.0f), vf_set(-0.0f), vf_less(vf_set(12.0f), x, x, y));
+    /* x * 0: -0, but NaN for -inf, as by definition: an overflow must not look like a limit */
+    return vf_less(x, vf_set(-12.0f), x * vf_set(0), vf_less(vf_set(12.0f), x, x, y));
 }
 
 /* s + x s (1 - s) (2u)' */
@@ -47,9 +48,9 @@ INLINE vf gelu_slope(vf x)
     return vf_less(x, vf_set(-12.0f), vf_set(0), vf_less(vf_set(12.0f), x, vf_set(1.0f), y));
 }
 
-INLINE void forward(bool bf16, int threads, const void *x, int64_t n, void *y)
+INLINE void forward(bool bf16, const void *x, int64_t n, void *y)
 {
-#pragma omp parallel for num_threads(threads) schedule(static) if (n > PARALLEL_FROM)
+#pragma omp for schedule(static)
     for (int64_t block = 0; block < n; block += PARALLEL_BLOCK)
         for (int64_t i = block; i < n && i < block + PARALLEL_BLOCK; i += VL)
             act_store(bf16, y, i, n - i, gelu(act_load(bf16, x, i, n - i)));
@@ -58,15 +59,15 @@ INLINE void forward(bool bf16, int threads, const void *x, int64_t n, void *y)
 static void gelu_forward(const zinf_kernels *self, const void *x, int64_t n, void *y)
 {
     if (self->act == ZINF_BF16)
-        forward(true, self->n_threads, x, n, y);
+        TEAM(self->n_threads, n > PARALLEL_FROM, forward(true, x, n, y));
     else
-        forward(false, self->n_threads, x, n, y);
+        TEAM(self->n_threads, n > PARALLEL_FROM, forward(false, x, n, y));
 }
 
-INLINE void backward(bool bf16, bool dy_bf16, int threads, const void *x, const void *dy,
-                     int64_t n, void *dx)
+INLINE void backward(bool bf16, bool dy_bf16, const void *x, const void *dy, int64_t n,
+                     void *dx)
 {
-#pragma omp parallel for num_threads(threads) schedule(static) if (n > PARALLEL_FROM)
+#pragma omp for schedule(static)
     for (int64_t block = 0; block < n; block += PARALLEL_BLOCK)
         for (int64_t i = block; i < n && i < block + PARALLEL_BLOCK; i += VL)
             act_store(bf16, dx, i, n - i, act_load(dy_bf16, dy, i, n - i) *
@@ -77,11 +78,11 @@ static void gelu_backward(const zinf_kernels *self, const void *x, const void *d
                           int64_t n, void *dx)
 {
     if (self->act != ZINF_BF16)
-        backward(false, false, self->n_threads, x, dy, n, dx);
+        TEAM(self->n_threads, n > PARALLEL_FROM, backward(false, false, x, dy, n, dx));
     else if (dy_f32)
-        backward(true, false, self->n_threads, x, dy, n, dx);
+        TEAM(self->n_threads, n > PARALLEL_FROM, backward(true, false, x, dy, n, dx));
     else
-        backward(true, true, self->n_threads, x, dy, n, dx);
+        TEAM(self->n_threads, n > PARALLEL_FROM, backward(true, true, x, dy, n, dx));
 }
 
 void LEVEL(zinf_cpu_gelu)(zinf_kernels *table)

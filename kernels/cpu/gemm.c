@@ -147,37 +147,45 @@ INLINE void run_block(bool ab_bf16, bool c_bf16, const zinf_gemm *gemm, int64_t 
     store_block(ab_bf16, c_bf16, gemm, sums, i0, j0, bias, residual, c);
 }
 
-INLINE void run(bool ab_bf16, bool c_bf16, const zinf_gemm *gemm, const void *a, const void *b,
-                const void *bias, const void *residual, void *c, char *scratch)
-{
-    const zinf_gemm_desc *d = &gemm->desc;
-    const int64_t blocks_n = (d->n + gemm->cols - 1) / gemm->cols;
-    const int64_t blocks = (d->m + gemm->rows - 1) / gemm->rows * blocks_n;
+typedef struct arguments {
+    const void *a, *b, *bias, *residual;
+    void *c;
+} arguments;
 
-#pragma omp parallel for num_threads(gemm->n_threads) schedule(dynamic)                          \
-    if (blocks > 1 && gemm->bytes)
-    for (int64_t block = 0; block < blocks; block++) {
-        float small[TILE_ROWS + TILE_COLS + TILE_ROWS * TILE_COLS];
-        float *own = gemm->bytes ? (float *)(scratch + gemm->bytes * (size_t)omp_get_thread_num()) :
-                                   small;
-        run_block(ab_bf16, c_bf16, gemm, block / blocks_n * gemm->rows,
-                  block % blocks_n * gemm->cols, a, b, bias, residual, c, own);
-    }
+static void run_numbered(const zinf_gemm *gemm, const arguments *x, int64_t block, float *scratch)
+{
+    const int64_t blocks_n = (gemm->desc.n + gemm->cols - 1) / gemm->cols;
+    const int64_t i = block / blocks_n * gemm->rows, j = block % blocks_n * gemm->cols;
+
+    if (gemm->desc.ab_dtype != ZINF_BF16)
+        run_block(false, false, gemm, i, j, x->a, x->b, x->bias, x->residual, x->c, scratch);
+    else if (gemm->desc.c_dtype != ZINF_BF16)
+        run_block(true, false, gemm, i, j, x->a, x->b, x->bias, x->residual, x->c, scratch);
+    else
+        run_block(true, true, gemm, i, j, x->a, x->b, x->bias, x->residual, x->c, scratch);
 }
 
 static void gemm_run(zinf_gemm *gemm, const void *a, const void *b, const void *bias,
                      const void *residual, void *c, void *scratch)
 {
+    const zinf_gemm_desc *d = &gemm->desc;
+    const arguments x = {a, b, bias, residual, c};
     char *aligned = (char *)zinf_align64((uint64_t)(uintptr_t)scratch);
+    float small[TILE_ROWS + TILE_COLS + TILE_ROWS * TILE_COLS];
 
-    if (gemm->desc.m < 1 || gemm->desc.n < 1)
+    if (d->m < 1 || d->n < 1)
         return;
-    if (gemm->desc.ab_dtype != ZINF_BF16)
-        run(false, false, gemm, a, b, bias, residual, c, aligned);
-    else if (gemm->desc.c_dtype != ZINF_BF16)
-        run(true, false, gemm, a, b, bias, residual, c, aligned);
-    else
-        run(true, true, gemm, a, b, bias, residual, c, aligned);
+    const int64_t blocks = (d->m + gemm->rows - 1) / gemm->rows *
+                           ((d->n + gemm->cols - 1) / gemm->cols);
+    if (gemm->n_threads < 2 || blocks < 2 || !gemm->bytes) { /* no team of one: see cpu.h */
+        for (int64_t block = 0; block < blocks; block++)
+            run_numbered(gemm, &x, block, gemm->bytes ? (float *)aligned : small);
+        return;
+    }
+#pragma omp parallel for num_threads(gemm->n_threads) schedule(dynamic)
+    for (int64_t block = 0; block < blocks; block++)
+        run_numbered(gemm, &x, block,
+                     (float *)(aligned + gemm->bytes * (size_t)omp_get_thread_num()));
 }
 
 static void gemm_destroy(zinf_gemm *gemm)

@@ -24,6 +24,7 @@ struct zinf_gemm {
     int n_threads;
     int64_t step_m, step_n;   /* of one piece; the last may be smaller */
     zinf_matmul *piece[2][2]; /* [m is last][n is last] */
+    size_t a_bytes, b_bytes, c_bytes; /* of the copies of a piece's matrices, 0: used in place */
     zinf_kernels vectors;     /* the table that has made: */
     zinf_gemm *fallback;      /* does everything if not NULL */
 };
@@ -53,6 +54,41 @@ static void release_pieces(zinf_gemm *gemm)
     }
 }
 
+/* A stored matrix; the elements of its rows follow each other, its rows are ld apart. */
+static bool lies_apart(int64_t rows, int64_t cols, int64_t ld)
+{
+    return rows > 1 && ld != cols;
+}
+
+static size_t copy_bytes(int64_t rows, int64_t cols, zinf_dtype dtype)
+{
+    return zinf_align64((uint64_t)(rows * cols) * zinf_dtype_bytes(dtype));
+}
+
+/* What is computed for one size of piece: of matrices that lie apart, dense copies are used. */
+static zinf_gemm_desc describe_piece(zinf_gemm *gemm, bool last_m, bool last_n)
+{
+    const zinf_gemm_desc *d = &gemm->desc;
+    zinf_gemm_desc p = *d;
+
+    p.m = last_m ? d->m % gemm->step_m : gemm->step_m;
+    p.n = last_n ? d->n % gemm->step_n : gemm->step_n;
+    p.accumulate = d->accumulate || d->has_residual;
+    const int64_t a_rows = p.trans_a ? p.k : p.m, a_cols = p.trans_a ? p.m : p.k;
+    const int64_t b_rows = p.trans_b ? p.n : p.k, b_cols = p.trans_b ? p.k : p.n;
+    if (!last_m && !last_n) { /* the largest */
+        gemm->a_bytes = lies_apart(a_rows, a_cols, d->lda)
+                            ? copy_bytes(a_rows, a_cols, d->ab_dtype) : 0;
+        gemm->b_bytes = lies_apart(b_rows, b_cols, d->ldb)
+                            ? copy_bytes(b_rows, b_cols, d->ab_dtype) : 0;
+        gemm->c_bytes = lies_apart(p.m, p.n, d->ldc) ? copy_bytes(p.m, p.n, d->c_dtype) : 0;
+    }
+    p.lda = gemm->a_bytes ? a_cols : d->lda;
+    p.ldb = gemm->b_bytes ? b_cols : d->ldb;
+    p.ldc = gemm->c_bytes ? p.n : d->ldc;
+    return p;
+}
+
 /* Creates a primitive for every size of piece that the steps lead to. False if oneDNN lacks one. */
 static bool create_pieces(zinf_gemm *gemm, size_t *ret_scratch_bytes)
 {
@@ -60,13 +96,10 @@ static bool create_pieces(zinf_gemm *gemm, size_t *ret_scratch_bytes)
 
     *ret_scratch_bytes = 0;
     for (int i = 0; i < 4; i++) {
-        zinf_gemm_desc piece = *d;
+        const zinf_gemm_desc piece = describe_piece(gemm, i >> 1, i & 1);
         size_t bytes = 0;
 
-        piece.m = i >> 1 ? d->m % gemm->step_m : gemm->step_m;
-        piece.n = i & 1 ? d->n % gemm->step_n : gemm->step_n;
-        piece.accumulate = d->accumulate || d->has_residual;
-        if (!piece.m || !piece.n)
+        if (!piece.m || !piece.n || piece.m > d->m || piece.n > d->n)
             continue;
         zinf_matmul *matmul = zinf_matmul_create(&piece, gemm->n_threads, &bytes);
         gemm->piece[i >> 1][i & 1] = matmul;
@@ -76,6 +109,7 @@ static bool create_pieces(zinf_gemm *gemm, size_t *ret_scratch_bytes)
         }
         *ret_scratch_bytes = bytes > *ret_scratch_bytes ? bytes : *ret_scratch_bytes;
     }
+    *ret_scratch_bytes += gemm->a_bytes + gemm->b_bytes + gemm->c_bytes;
     return true;
 }
 
@@ -150,13 +184,9 @@ static zinf_gemm *gemm_create(const zinf_kernels *self, const zinf_gemm_desc *de
 }
 
 /* C = (accumulate ? C : 0) + residual, in the type of C. */
-static void add_residual(const zinf_gemm *gemm, const void *residual, void *c)
+static void add_rows(const zinf_gemm_desc *d, const void *residual, void *c)
 {
-    const zinf_gemm_desc *d = &gemm->desc;
-
-    if (residual == c && !d->accumulate && d->ldr == d->ldc && d->ab_dtype == d->c_dtype)
-        return;
-#pragma omp parallel for num_threads(gemm->n_threads) schedule(static)
+#pragma omp for schedule(static)
     for (int64_t i = 0; i < d->m; i++) {
         const void *from = at_const(residual, d->ab_dtype, i * d->ldr);
         float *to = at(c, d->c_dtype, i * d->ldc);
@@ -167,6 +197,60 @@ static void add_residual(const zinf_gemm *gemm, const void *residual, void *c)
             for (int64_t j = 0; j < d->n; j++)
                 to[j] = (d->accumulate ? to[j] : 0) + load(d->ab_dtype, from, j);
     }
+}
+
+static void add_residual(const zinf_gemm *gemm, const void *residual, void *c)
+{
+    const zinf_gemm_desc *d = &gemm->desc;
+
+    if (residual == c && !d->accumulate && d->ldr == d->ldc && d->ab_dtype == d->c_dtype)
+        return;
+    TEAM(gemm->n_threads, true, add_rows(d, residual, c));
+}
+
+static void copy_rows(const char *from, size_t from_ld, char *to, size_t to_ld, int64_t rows,
+                      size_t row_bytes)
+{
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(to + (size_t)i * to_ld, from + (size_t)i * from_ld, row_bytes);
+}
+
+/* Rows between a matrix that lies apart and its dense copy. */
+static void copy_matrix(const zinf_gemm *gemm, zinf_dtype dtype, const void *from,
+                        int64_t from_ld, void *to, int64_t to_ld, int64_t rows, int64_t cols)
+{
+    const size_t bytes = zinf_dtype_bytes(dtype);
+
+    TEAM(gemm->n_threads, rows > 1,
+         copy_rows(from, (size_t)from_ld * bytes, to, (size_t)to_ld * bytes, rows,
+                   (size_t)cols * bytes));
+}
+
+static void run_piece(const zinf_gemm *gemm, int64_t i, int64_t j, const void *a, const void *b,
+                      const void *bias, void *c, char *scratch)
+{
+    const zinf_gemm_desc *d = &gemm->desc;
+    const bool last_m = d->m - i < gemm->step_m, last_n = d->n - j < gemm->step_n;
+    const int64_t m = last_m ? d->m - i : gemm->step_m, n = last_n ? d->n - j : gemm->step_n;
+    char *copy_a = scratch, *copy_b = copy_a + gemm->a_bytes, *copy_c = copy_b + gemm->b_bytes;
+    const void *from_a = at_const(a, d->ab_dtype, d->trans_a ? i : i * d->lda);
+    const void *from_b = at_const(b, d->ab_dtype, d->trans_b ? j * d->ldb : j);
+    void *to = at(c, d->c_dtype, i * d->ldc + j);
+
+    if (gemm->a_bytes && j == 0)
+        copy_matrix(gemm, d->ab_dtype, from_a, d->lda, copy_a, d->trans_a ? m : d->k,
+                    d->trans_a ? d->k : m, d->trans_a ? m : d->k);
+    if (gemm->b_bytes)
+        copy_matrix(gemm, d->ab_dtype, from_b, d->ldb, copy_b, d->trans_b ? d->k : n,
+                    d->trans_b ? n : d->k, d->trans_b ? d->k : n);
+    if (gemm->c_bytes && (d->accumulate || d->has_residual))
+        copy_matrix(gemm, d->c_dtype, to, d->ldc, copy_c, n, m, n);
+    zinf_matmul_run(gemm->piece[last_m][last_n], gemm->a_bytes ? copy_a : from_a,
+                    gemm->b_bytes ? copy_b : from_b, at_const(bias, d->ab_dtype, j),
+                    gemm->c_bytes ? copy_c : to, copy_c + gemm->c_bytes);
+    if (gemm->c_bytes)
+        copy_matrix(gemm, d->c_dtype, copy_c, n, to, d->ldc, m, n);
 }
 
 static void gemm_run(zinf_gemm *gemm, const void *a, const void *b, const void *bias,
@@ -185,11 +269,7 @@ static void gemm_run(zinf_gemm *gemm, const void *a, const void *b, const void *
         add_residual(gemm, residual, c);
     for (int64_t i = 0; i < d->m; i += gemm->step_m)
         for (int64_t j = 0; j < d->n; j += gemm->step_n)
-            zinf_matmul_run(
-                gemm->piece[d->m - i < gemm->step_m][d->n - j < gemm->step_n],
-                at_const(a, d->ab_dtype, d->trans_a ? i : i * d->lda),
-                at_const(b, d->ab_dtype, d->trans_b ? j * d->ldb : j),
-                at_const(bias, d->ab_dtype, j), at(c, d->c_dtype, i * d->ldc + j), aligned);
+            run_piece(gemm, i, j, a, b, bias, c, aligned);
 }
 
 void zinf_cpu_gemm_dnnl(zinf_kernels *table)

@@ -6,10 +6,10 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vec.h"
 
-INLINE void forward(bool bf16, int threads, const void *x, const void *w, const void *b,
-                    int64_t n, int64_t channels, void *y, float *stats)
+INLINE void forward(bool bf16, const void *x, const void *w, const void *b, int64_t n,
+                    int64_t channels, void *y, float *stats)
 {
-#pragma omp parallel for num_threads(threads) schedule(static) if (n * channels > PARALLEL_FROM)
+#pragma omp for schedule(static)
     for (int64_t row = 0; row < n; row++) {
         const int64_t at = row * channels;
         vf sum[2] = {vf_set(0), vf_set(0)}, square[2] = {vf_set(0), vf_set(0)};
@@ -39,9 +39,11 @@ static void layernorm_forward(const zinf_kernels *self, const void *x, const voi
                               const void *b, int64_t n, int64_t channels, void *y, float *stats)
 {
     if (self->act == ZINF_BF16)
-        forward(true, self->n_threads, x, w, b, n, channels, y, stats);
+        TEAM(self->n_threads, n * channels > PARALLEL_FROM,
+             forward(true, x, w, b, n, channels, y, stats));
     else
-        forward(false, self->n_threads, x, w, b, n, channels, y, stats);
+        TEAM(self->n_threads, n * channels > PARALLEL_FROM,
+             forward(false, x, w, b, n, channels, y, stats));
 }
 
 /* One token: adds to this chunk's sums and writes dx. */
@@ -75,36 +77,33 @@ INLINE void backward_row(bool bf16, bool dy_bf16, const void *dy, const void *x,
     }
 }
 
-INLINE void backward(bool bf16, bool dy_bf16, int threads, const void *dy, const void *x,
-                     const void *w, const float *stats, const void *residual, int64_t n,
-                     int64_t channels, bool accumulate, void *dx, float *dw, float *db,
+INLINE void backward(bool bf16, bool dy_bf16, const void *dy, const void *x, const void *w,
+                     const float *stats, const void *residual, int64_t n, int64_t channels,
+                     bool accumulate, void *dx, float *dw, float *db,
                      float *partial /* [chunks][2][C] */)
 {
-#pragma omp parallel num_threads(threads) if (n * channels > PARALLEL_FROM)
-    {
 #pragma omp for schedule(static)
+    for (int64_t chunk = 0; chunk < ZINF_REDUCE_CHUNKS; chunk++) {
+        float *sum_w = partial + 2 * chunk * channels, *sum_b = sum_w + channels;
+
+        memset(sum_w, 0, (size_t)(2 * channels) * sizeof *sum_w);
+        for (int64_t row = n * chunk / ZINF_REDUCE_CHUNKS;
+             row < n * (chunk + 1) / ZINF_REDUCE_CHUNKS; row++)
+            backward_row(bf16, dy_bf16, dy, x, w, stats, residual, row, channels, dx, sum_w,
+                         sum_b);
+    }
+#pragma omp for schedule(static)
+    for (int64_t c = 0; c < channels; c += VL) {
+        const int64_t left = channels - c;
+        vf sum_w = accumulate ? vf_load_n(dw + c, left) : vf_set(0);
+        vf sum_b = accumulate ? vf_load_n(db + c, left) : vf_set(0);
+
         for (int64_t chunk = 0; chunk < ZINF_REDUCE_CHUNKS; chunk++) {
-            float *sum_w = partial + 2 * chunk * channels, *sum_b = sum_w + channels;
-
-            memset(sum_w, 0, (size_t)(2 * channels) * sizeof *sum_w);
-            for (int64_t row = n * chunk / ZINF_REDUCE_CHUNKS;
-                 row < n * (chunk + 1) / ZINF_REDUCE_CHUNKS; row++)
-                backward_row(bf16, dy_bf16, dy, x, w, stats, residual, row, channels, dx, sum_w,
-                             sum_b);
+            sum_w += vf_load_n(partial + 2 * chunk * channels + c, left);
+            sum_b += vf_load_n(partial + (2 * chunk + 1) * channels + c, left);
         }
-#pragma omp for schedule(static)
-        for (int64_t c = 0; c < channels; c += VL) {
-            const int64_t left = channels - c;
-            vf sum_w = accumulate ? vf_load_n(dw + c, left) : vf_set(0);
-            vf sum_b = accumulate ? vf_load_n(db + c, left) : vf_set(0);
-
-            for (int64_t chunk = 0; chunk < ZINF_REDUCE_CHUNKS; chunk++) {
-                sum_w += vf_load_n(partial + 2 * chunk * channels + c, left);
-                sum_b += vf_load_n(partial + (2 * chunk + 1) * channels + c, left);
-            }
-            vf_store_n(dw + c, left, sum_w);
-            vf_store_n(db + c, left, sum_b);
-        }
+        vf_store_n(dw + c, left, sum_w);
+        vf_store_n(db + c, left, sum_b);
     }
 }
 
@@ -113,15 +112,17 @@ static void layernorm_backward(const zinf_kernels *self, const void *dy, bool dy
                                const void *residual, int64_t n, int64_t channels,
                                bool accumulate, void *dx, float *dw, float *db, void *scratch)
 {
+    const bool much = n * channels > PARALLEL_FROM;
+
     if (self->act != ZINF_BF16)
-        backward(false, false, self->n_threads, dy, x, w, stats, residual, n, channels,
-                 accumulate, dx, dw, db, scratch);
+        TEAM(self->n_threads, much, backward(false, false, dy, x, w, stats, residual, n, channels,
+                                             accumulate, dx, dw, db, scratch));
     else if (dy_f32)
-        backward(true, false, self->n_threads, dy, x, w, stats, residual, n, channels,
-                 accumulate, dx, dw, db, scratch);
+        TEAM(self->n_threads, much, backward(true, false, dy, x, w, stats, residual, n, channels,
+                                             accumulate, dx, dw, db, scratch));
     else
-        backward(true, true, self->n_threads, dy, x, w, stats, residual, n, channels, accumulate,
-                 dx, dw, db, scratch);
+        TEAM(self->n_threads, much, backward(true, true, dy, x, w, stats, residual, n, channels,
+                                             accumulate, dx, dw, db, scratch));
 }
 
 void LEVEL(zinf_cpu_layernorm)(zinf_kernels *table)

@@ -4,12 +4,10 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vec.h"
 
-static void softmax_stats(const zinf_kernels *self, const float *logits, int64_t ldl,
-                          const int32_t *targets, int64_t row0, int64_t rows, int64_t m,
-                          bool first, float *stats)
+static void stats_of_rows(const float *logits, int64_t ldl, const int32_t *targets,
+                          int64_t row0, int64_t rows, int64_t m, bool first, float *stats)
 {
-#pragma omp parallel for num_threads(self->n_threads) schedule(static)                           \
-    if (m * rows > PARALLEL_FROM)
+#pragma omp for schedule(static)
     for (int64_t i = 0; i < m; i++) {
         const float *row = logits + i * ldl;
         const float old = first ? -INFINITY : stats[3 * i];
@@ -39,11 +37,19 @@ static void softmax_stats(const zinf_kernels *self, const float *logits, int64_t
     }
 }
 
-INLINE void backward(bool bf16, int threads, const float *logits, int64_t ldl,
-                     const int32_t *targets, const float *stats, int64_t row0, int64_t rows,
-                     int64_t m, float scale, void *dlogits, int64_t ldd)
+static void softmax_stats(const zinf_kernels *self, const float *logits, int64_t ldl,
+                          const int32_t *targets, int64_t row0, int64_t rows, int64_t m,
+                          bool first, float *stats)
 {
-#pragma omp parallel for num_threads(threads) schedule(static) if (m * rows > PARALLEL_FROM)
+    TEAM(self->n_threads, m * rows > PARALLEL_FROM,
+         stats_of_rows(logits, ldl, targets, row0, rows, m, first, stats));
+}
+
+INLINE void backward(bool bf16, const float *logits, int64_t ldl, const int32_t *targets,
+                     const float *stats, int64_t row0, int64_t rows, int64_t m, float scale,
+                     void *dlogits, int64_t ldd)
+{
+#pragma omp for schedule(static)
     for (int64_t i = 0; i < m; i++) {
         const float *row = logits + i * ldl;
         const vf most = vf_set(stats[3 * i]), factor = vf_set(scale / stats[3 * i + 1]);
@@ -62,12 +68,14 @@ static void softmax_backward(const zinf_kernels *self, const float *logits, int6
                              const int32_t *targets, const float *stats, int64_t row0,
                              int64_t rows, int64_t m, float scale, void *dlogits, int64_t ldd)
 {
+    const bool much = m * rows > PARALLEL_FROM;
+
     if (self->act == ZINF_BF16)
-        backward(true, self->n_threads, logits, ldl, targets, stats, row0, rows, m, scale,
-                 dlogits, ldd);
+        TEAM(self->n_threads, much, backward(true, logits, ldl, targets, stats, row0, rows, m,
+                                             scale, dlogits, ldd));
     else
-        backward(false, self->n_threads, logits, ldl, targets, stats, row0, rows, m, scale,
-                 dlogits, ldd);
+        TEAM(self->n_threads, much, backward(false, logits, ldl, targets, stats, row0, rows, m,
+                                             scale, dlogits, ldd));
 }
 
 void LEVEL(zinf_cpu_softmax)(zinf_kernels *table)

@@ -136,7 +136,7 @@ INLINE vf bf_load_n(const uint16_t *p, int64_t n)
 
     if (n >= VL)
         return bf_widen(_mm_loadu_si128((const __m128i *)p));
-    memcpy(some, p, (size_t)(n > 0 ? n : 0) * sizeof *p);
+    memcpy(some, p, (size_t)(n > 0 ? n % VL : 0) * sizeof *p); /* n < VL, which gcc 12 loses */
     return bf_widen(_mm_loadu_si128((const __m128i *)some));
 }
 

@@ -32,6 +32,9 @@ static void options_are_read(void)
                                 "--temperature", "0")) == ZINF_OK);
     CHECK(!strcmp(o.plan, "p") && !strcmp(o.data, "d") && o.steps == 12 && o.steps_given);
     CHECK(o.engine == ZINF_ENGINE_THREADS && o.temperature == 0 && o.val_batches == 20);
+    CHECK(o.on_nonfinite == ZINF_ON_NONFINITE_STOP);
+    CHECK(parse(&o, &err, WORDS("p", "--on-nonfinite=skip")) == ZINF_OK);
+    CHECK(o.on_nonfinite == ZINF_ON_NONFINITE_SKIP);
     CHECK(parse(&o, &err, WORDS("p", "--help")) == ZINF_OK && o.help);
 }
 
@@ -49,7 +52,8 @@ static void wrong_options_are_the_users_fault(void)
         {{"zinf-run", "p", "--steps", "1.5"}, "whole number"},
         {{"zinf-run", "p", "--steps", "99999999999999999999"}, "whole number"},
         {{"zinf-run", "p", "--temperature", "nan"}, "from 0 to 1000"},
-        {{"zinf-run", "p", "--engine", "fast"}, "auto, uring or threads"},
+        {{"zinf-run", "p", "--engine", "fast"}, "auto|uring|threads"},
+        {{"zinf-run", "p", "--on-nonfinite", "go"}, "stop|skip"},
         {{"zinf-run", "p", "--export", "x"}, "not built yet"},
         {{"zinf-run", "p", "--init", "some/dir"}, "not built yet"},
         {{"zinf-run", "p", "--save-every", "3"}, "needs --save"},

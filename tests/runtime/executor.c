@@ -148,7 +148,7 @@ static void an_error_in_one_queue_stops_all(void)
         m.env.step = 41;
         CHECK(zinf_executor_run(m.executor, ZINF_PROGRAM_STEP, &m.env, &m.err) ==
               ZINF_BAD_INPUT);
-        CHECK_MESSAGE(strstr(m.err.text, "the data ran out") && strstr(m.err.text, "step 41") &&
+        CHECK_MESSAGE(strstr(m.err.text, "the data ran out") && strstr(m.err.text, "step 42") &&
                       strstr(m.err.text, "\"tokens\""), "%s", m.err.text);
         m.err.status = ZINF_OK; /* and it stays stopped */
         m.env.batch_context = NULL;

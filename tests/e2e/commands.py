@@ -1,0 +1,342 @@
+# tests/e2e/commands.py - what a user of zinf-run sees: progress on a terminal and in a pipe, the
+# log, the trace, the sample, validation, memory planned and measured, exit codes, signals.
+# argv: zinf-plan, zinf-run.
+import collections
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import lab as lib
+from lab import same, tiers
+
+lab = lib.Lab(*sys.argv[1:3])
+MODEL = dict(layers=3, steps=12, precision="bf16")
+NVME = {**tiers("nvme"), "checkpoint_interval": 1, "micro_batch": 2, "tiles": 3}
+DEVICE = {**tiers("device"), "checkpoint_interval": 1, "micro_batch": 2, "tiles": 3}
+
+
+def on_terminal(plan, *options):
+    """(text on the terminal that is standard error, exit code)"""
+    terminal, child = pty.openpty()
+    disk = lab.path("disk")
+    os.mkdir(disk)
+    process = subprocess.Popen([lab.run_command, plan, "--data", lab.text, "--nvme", disk, *options],
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=child,
+                               env={"OMP_WAIT_POLICY": "passive", **os.environ})
+    os.close(child)
+    text = b""
+    while True:
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:  # EIO: the last one on the other side has gone
+            break
+        if not part:
+            break
+        text += part
+    os.close(terminal)
+    process.communicate()
+    return text.decode(), process.returncode
+
+
+# ---- progress ----
+
+STEP = r"step (\d+)/(\d+)  loss [\d.]+(?:  val [\d.]+)?  lr \S+  norm \S+  \d+ tok/s  " \
+       r"MFU [\d.]+ %  ETA \S+"
+
+
+def a_terminal_gets_one_line_that_is_rewritten():
+    # 400 steps last longer than the 0.1 s that the line is left alone
+    text, code = on_terminal(lab.plan({**MODEL, "steps": 400}, DEVICE))
+    assert code == 0 and text.endswith("\r\n"), (code, text[-200:])
+    assert text.count("\n") == 1, f"more than one line: {text!r}"
+    parts = text[:-2].split("\r")
+    assert parts[0] == "" and len(parts) > 2, text
+    steps = [re.fullmatch(STEP + r"\x1b\[K", part) for part in parts[1:]]
+    assert all(steps), text
+    numbers = [int(match.group(1)) for match in steps]
+    assert numbers == sorted(set(numbers)) and numbers[-1] == 400, numbers
+
+
+def a_message_does_not_overwrite_the_line_on_a_terminal():
+    text, code = on_terminal(lab.plan(MODEL, DEVICE), "--save", lab.path("saved"),
+                                  "--save-every", "5")
+    assert code == 0, text
+    for line in text.replace("\r\n", "\n").split("\n"):
+        if "saved step" in line:
+            assert line.startswith("zinf-run: saved step"), repr(line)
+
+
+def a_pipe_gets_plain_lines():
+    run = lab.train(MODEL, DEVICE)
+    lines = run.stderr.splitlines()
+    assert "\r" not in run.stderr and "\x1b" not in run.stderr, repr(run.stderr)
+    assert all(re.fullmatch(STEP, line) for line in lines), run.stderr
+    assert lines[-1].startswith("step 12/12 "), lines
+
+
+def the_product_goes_to_standard_output_and_nothing_else():
+    run = lab.train(MODEL, NVME)
+    assert "predicted" in run.stdout and "measured" in run.stdout
+    for word in "compute", "upload", "download", "read", "write", "update", "device", "host", "nvme":
+        assert re.search(rf"^(queue|memory) +{word} ", run.stdout, re.M), (word, run.stdout)
+    assert not re.search(STEP, run.stdout)
+
+
+# ---- log ----
+
+def the_log_has_every_field_of_every_step():
+    run = lab.train(MODEL, NVME)
+    assert [row["step"] for row in run.rows] == list(range(1, 13))
+    n_tokens = lib.MODEL["global_batch"] * lib.MODEL["sequence"]
+    for row in run.rows:
+        assert row.keys() >= {"step", "loss", "lr", "grad_norm", "grad_norm_clipped", "tokens",
+                              "step_s", "tokens_per_s", "mfu"}, row
+        assert row["tokens"] == row["step"] * n_tokens, row
+        assert row["step_s"] > 0 and row["mfu"] > 0 and 0 < row["grad_norm_clipped"] <= 1, row
+        assert abs(row["tokens_per_s"] * row["step_s"] - n_tokens) < 1e-6 * n_tokens, row
+    summary = run.summary
+    assert summary.keys() >= {"planned", "measured", "peak_rss_bytes", "predicted_step_s",
+                              "measured_step_s", "queues", "params_hash"}, summary
+    assert re.fullmatch("[0-9a-f]{16}", summary["params_hash"])
+    assert summary["planned"].keys() == summary["measured"].keys() == {"device", "host", "nvme"}
+    for queue in "compute", "upload", "download", "read", "write", "update":
+        assert summary["queues"][queue]["predicted_s"] > 0, (queue, summary)
+        assert summary["queues"][queue]["measured_s"] > 0, (queue, summary)
+    assert abs(summary["measured_step_s"] -
+               sum(row["step_s"] for row in run.rows[1:]) / 11) < 1e-9, summary
+
+
+def logged_numbers_read_back_to_the_same_bits():
+    # 17 digits do: what is read and written again is the same text.
+    log = lab.path("log")
+    lab.call(lab.run_command, lab.plan(MODEL, DEVICE), "--data", lab.text, "--log", log)
+    with open(log, encoding="ascii") as file:
+        text = file.read()
+    for name in "loss", "lr", "grad_norm", "grad_norm_clipped":
+        found = re.findall(rf'"{name}": ([^,}}]+)', text)
+        assert len(found) == 12
+        for number in found:
+            assert "%.17g" % float(number) == number, (name, number)
+
+
+def logging_and_tracing_change_no_step():
+    plain = lab.train(MODEL, NVME)
+    same(lab.run(lab.plan(MODEL, NVME), "--trace", lab.path("trace")), plain, "traced")
+
+
+# ---- trace ----
+
+def instances(plan):
+    """What --show says of the step: {index: (segment, count, queue, opcode, [(waits for, distance)])}
+    """
+    text = lab.call(lab.plan_command, "--show", plan).stdout
+    step = re.search(r"^program step\n(.*?)^program", text, re.M | re.S).group(1)
+    found, segment, count = {}, 0, 0
+    for line in step.splitlines():
+        header = re.fullmatch(r" segment x (\d+)", line)
+        instr = re.match(r"  (\d+) (\w+) (\w+)\+? .*?(?: after (\S+))? [\d.]+ us  ", line)
+        if header:
+            segment, count = segment + 1, int(header.group(1))
+        elif line:
+            waits = re.findall(r"(\d+)(?:\(i-(\d+)\))?", instr.group(4) or "")
+            found[int(instr.group(1))] = (segment, count, instr.group(2), instr.group(3),
+                                          [(int(a), int(b or 0)) for a, b in waits])
+    return found
+
+
+def traced(settings, steps=3, unified=False):
+    plan, path = lab.plan(MODEL, settings, unified), lab.path("trace")
+    run = lab.run(plan, "--trace", path, "--steps", str(steps))
+    with open(path, encoding="ascii") as file:
+        return plan, json.load(file)["traceEvents"], run
+
+
+def a_trace_names_its_processes_and_threads():
+    _, events, _ = traced(NVME)
+    names = {(e["pid"], e.get("tid")): e["args"]["name"] for e in events if e["ph"] == "M"}
+    assert {names[1, None], names[2, None]} == {"predicted", "measured"}, names
+    queues = {"compute", "collective", "upload", "download", "read", "write", "update"}
+    for process in 1, 2:
+        assert {name for (pid, tid), name in names.items()
+                if pid == process and tid is not None} == queues, names
+    for e in events:
+        assert e["ph"] in "MX", e
+        if e["ph"] == "X":
+            assert names[e["pid"], e["tid"]] == e["cat"], e
+            assert e["name"] and e["dur"] >= 0 and e["ts"] >= 0, e
+
+
+def a_trace_has_one_event_for_each_instruction_that_ran():
+    for settings, unified in (NVME, False), (DEVICE, True):
+        plan, events, _ = traced(settings, unified=unified)
+        expected = instances(plan)
+        assert max(row[1] for row in expected.values()) > 1, "no loop: a weak test"
+        wanted = {(index, iteration) for index, row in expected.items()
+                  for iteration in range(row[1])}
+        for process in 1, 2:
+            of = collections.Counter((e["args"]["instr"], e["args"]["iteration"]) for e in events
+                                     if e["ph"] == "X" and e["pid"] == process)
+            assert set(of) == wanted and set(of.values()) == {1}, \
+                (process, set(of) ^ wanted, of.most_common(3))
+        for e in events:
+            if e["ph"] == "X":
+                assert expected[e["args"]["instr"]][2:4] == (e["cat"], e["args"]["opcode"]), e
+
+
+def a_traced_queue_does_one_thing_at_a_time_inside_the_step():
+    _, events, run = traced(NVME)
+    queues = collections.defaultdict(list)
+    for e in events:
+        if e["ph"] == "X" and e["pid"] == 2:
+            queues[e["tid"]].append(e)
+    for of_queue in queues.values():
+        for one, two in zip(of_queue, of_queue[1:]):
+            assert one["ts"] <= two["ts"], (one, two)
+            # Storage has several requests in flight; all others finish one before the next.
+            # Times are printed to the nanosecond: two roundings.
+            if one["cat"] not in ("read", "write"):
+                assert one["ts"] + one["dur"] <= two["ts"] + 0.002, (one, two)
+        end = max(e["ts"] + e["dur"] for e in of_queue)
+        assert end <= 1e6 * run.rows[-1]["step_s"] + 0.002, (end, run.rows[-1])
+
+
+def a_traced_instruction_begins_after_all_it_waits_for():
+    plan, events, _ = traced(NVME)
+    steps, n = instances(plan), 0
+    for process in 1, 2:
+        times = {(e["args"]["instr"], e["args"]["iteration"]): (e["ts"], e["ts"] + e["dur"])
+                 for e in events if e["ph"] == "X" and e["pid"] == process}
+        for (index, iteration), (begin, _) in times.items():
+            segment, _, _, _, waits = steps[index]
+            for other, distance in waits:
+                at = iteration - distance if steps[other][0] == segment else steps[other][1] - 1
+                if at >= 0:
+                    n += 1
+                    assert times[other, at][1] <= begin + 0.002, (process, index, iteration, other)
+    assert n > 1000, n
+
+
+# ---- validation and samples ----
+
+def validation_happens_when_asked_and_changes_no_step():
+    run = lab.train(MODEL, NVME, "--val", lab.text, "--val-every", "5")
+    assert [row["step"] for row in run.rows if "val_loss" in row] == [5, 10, 12], run.rows
+    losses = [row["val_loss"] for row in run.rows if "val_loss" in row]
+    assert 0 < losses[2] < losses[0] < 5.6, losses
+    same(run, lab.train(MODEL, NVME), "with validation")
+    # ln 256 is 5.545: before training all tokens are about as likely; on every tier the same
+    again = lab.train(MODEL, DEVICE, "--val", lab.text, "--val-every", "5")
+    assert [row["val_loss"] for row in again.rows if "val_loss" in row] == losses
+
+
+def validation_is_the_training_loss_on_the_same_tokens():
+    # Eight sequences, all of the file: no step (lr 0), any order.
+    text = lab.file("eight", lab.prose(8 * 16 + 1).encode())
+    run = lab.train({**MODEL, "lr": 0, "min_lr": 0}, DEVICE, "--val", text, "--steps", "1",
+                    data=text)
+    lib.near(run.rows[0]["val_loss"], run.losses[0], 8 * 16 * 2.0**-53 * run.losses[0], "loss")
+
+
+def a_sample_goes_on_from_its_prompt():
+    # Taught one sentence over and over, at temperature 0 it says it.
+    text = lab.file("song", b"row, row, row your boat. " * 80)
+    saved = lab.path("saved")
+    plan = lab.plan({**MODEL, "lr": 1e-2, "steps": 150, "precision": "fp32"}, DEVICE)
+    lab.run(plan, data=text, save=saved)
+    for settings in DEVICE, NVME:
+        other = lab.plan({**MODEL, "precision": "fp32"}, settings)
+        done = lab.call(lab.run_command, other, "--resume", saved, "--nvme", lab.folder, "--sample",
+                        "12", "--prompt", "row, row, ", "--temperature", "0")
+        assert done.stdout.startswith("row, row, row your boat"[:22]), done.stdout
+
+
+# ---- memory ----
+
+def memory_is_what_was_planned():
+    for settings in (NVME, DEVICE, {**NVME, **tiers("host", "nvme", "device", "host")}):
+        for unified in False, True:
+            summary = lab.train(MODEL, settings, unified=unified).summary
+            planned, measured = summary["planned"], summary["measured"]
+            what = f"{settings}, unified {unified}: {summary}"
+            if not unified:
+                assert measured["device"] == planned["device"] > 0, what
+            assert measured["nvme"] == planned["nvme"], what
+            assert (planned["nvme"] > 0) == ("nvme" in settings.values()), what
+            for tier in planned:
+                assert measured[tier] <= planned[tier], (tier, what)
+            assert sum(measured[t] for t in ("device", "host")) == summary["peak_rss_bytes"], what
+
+
+# ---- exit codes ----
+
+def fails(code, words, *command):
+    done = lab.call(*command, code=code)
+    assert re.search(words, done.stderr) and done.stderr.count("\n") <= 3, done.stderr
+    assert "\r" not in done.stderr and not done.stdout, done
+
+
+def mistakes_of_the_user_exit_with_2_and_name_them():
+    plan, nvme = lab.plan(MODEL, DEVICE), lab.plan(MODEL, NVME)
+    run = lab.run_command
+    fails(2, "pass --data", run, plan)
+    fails(2, "pass --nvme", run, nvme, "--data", lab.text)
+    fails(2, "nearest is --data", run, plan, "--dat", lab.text)
+    fails(2, "no plan given", run)
+    fails(2, "absent", run, plan, "--data", lab.path("absent"))
+    fails(2, "--steps", run, plan, "--data", lab.text, "--steps", "-1")
+    fails(2, "absent", run, plan, "--data", lab.text, "--resume", lab.path("absent"))
+    with open(plan, "rb") as file:
+        whole = file.read()
+    fails(2, "truncated", run, lab.file("cut", whole[:5000]), "--data", lab.text)
+    model = lab.model(**MODEL)
+    fails(2, "did you mean", lab.plan_command, model, model, "--set", "tile=3")
+
+
+def a_plan_that_does_not_fit_exits_with_3():
+    path = lab.plan({**MODEL, "hidden": 512}, {**DEVICE, "tiles": 1, "micro_batch": 8},
+                    memory="260 MiB", code=3)
+    assert "short by" in lab.planned.stderr and not os.path.exists(path), lab.planned.stderr
+
+
+def a_log_that_cannot_be_written_exits_with_4():
+    done = lab.call(lab.run_command, lab.plan(MODEL, DEVICE), "--data", lab.text, "--log",
+                    "/dev/full", code=4)
+    assert "log" in done.stderr, done.stderr
+
+
+def a_signal_ends_the_run_after_a_step_with_a_checkpoint():
+    log, saved = lab.path("log"), lab.path("saved")
+    process = subprocess.Popen(
+        [lab.run_command, lab.plan(MODEL, DEVICE), "--data", lab.text, "--log", log, "--steps",
+         "1000000", "--save", saved], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        if os.path.exists(log) and os.path.getsize(log) > 500:
+            break
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, text = process.communicate(timeout=60)
+    assert process.returncode == 0 and "stopped after step" in text, (process.returncode, text)
+    step = int(re.search(r"stopped after step (\d+) of 1000000", text).group(1))
+    assert os.path.isdir(os.path.join(saved, f"step-{step}")), os.listdir(saved)
+
+
+lib.main(lab, [
+    a_terminal_gets_one_line_that_is_rewritten,
+    a_message_does_not_overwrite_the_line_on_a_terminal, a_pipe_gets_plain_lines,
+    the_product_goes_to_standard_output_and_nothing_else, the_log_has_every_field_of_every_step,
+    logged_numbers_read_back_to_the_same_bits, logging_and_tracing_change_no_step,
+    a_trace_names_its_processes_and_threads, a_trace_has_one_event_for_each_instruction_that_ran,
+    a_traced_queue_does_one_thing_at_a_time_inside_the_step,
+    a_traced_instruction_begins_after_all_it_waits_for,
+    validation_happens_when_asked_and_changes_no_step,
+    validation_is_the_training_loss_on_the_same_tokens, a_sample_goes_on_from_its_prompt,
+    memory_is_what_was_planned, mistakes_of_the_user_exit_with_2_and_name_them,
+    a_plan_that_does_not_fit_exits_with_3, a_log_that_cannot_be_written_exits_with_4,
+    a_signal_ends_the_run_after_a_step_with_a_checkpoint])

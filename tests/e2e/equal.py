@@ -1,0 +1,208 @@
+# tests/e2e/equal.py - one training, however it is planned (DESIGN.md, N1 to N4): what must be
+# equal to the bit is, the rest is within a derived bound. argv: zinf-plan, zinf-run, precision.
+#
+# To the bit, whatever the sizes: the same plan; tier, prefetch distance, storage engine, one memory
+# or two, checkpoint interval, for they change no kernel's shape. To the bit as long as a linear
+# sums fewer than 384 products (kernels/cpu/gemm_dnnl.c), as here: number of threads, and in the
+# first step the loss under tiles of linears. All else is another order of sums.
+import itertools
+import math
+import sys
+
+import lab as lib
+from lab import UNIT, gradient_bound, gradients_near, near, same, tiers
+
+lab = lib.Lab(*sys.argv[1:3])
+PRECISION = sys.argv[3]
+LAYERS = 3
+MODEL = dict(precision=PRECISION, layers=LAYERS)
+TOKENS = lib.MODEL["global_batch"] * lib.MODEL["sequence"]
+PLAIN = {**tiers("device"), "micro_batch": 8, "tiles": 1, "checkpoint_interval": "none",
+         "prefetch.read": 1, "prefetch.upload": 1}
+LINEARS = ("qkv", "out", "fc", "proj", "vocab")
+TIERS = ("device", "host", "nvme")
+
+
+def train(changes=None, *options, **more):
+    return lab.train(MODEL, {**PLAIN, **(changes or {})}, *options, **more)
+
+
+def base():
+    return train()
+
+
+def loss_bound():
+    """Between two runs whose gradients differ by gradient_bound d, after Adam's steps.
+
+    Adam moves weight i by at most about 2 lr e_i / |g_i| more or less if its gradient is off by
+    e_i; this changes the loss by g_i times that, 2 lr e_i. The signs of e_i are independent, so
+    the sum over all weights is about 2 lr |e| <= 2 lr d |g|, here for the sum of the rates lr.
+    The evaluation itself: in bf16 each run has noise of its own, from 8 roundings a block and 4
+    beside them in a token's logits, which spread by less than 1/4 at these weights; the mean
+    over the tokens has sqrt(TOKENS) less of it; four standard deviations. In fp32 a loss near
+    5.5 has about 8 units of it.
+    """
+    rates = sum(row["lr"] for row in base().rows[:-1])
+    size = max(row["grad_norm"] for row in base().rows)
+    noise = 8 * 5.5 * UNIT["fp32"]
+    if PRECISION == "bf16":
+        roundings = 2 * (8 * LAYERS + 4)  # of two runs
+        noise = 4 * math.sqrt(roundings / TOKENS) * 0.5 * UNIT["bf16"] * 0.25 * math.sqrt(2)
+    return noise + 2 * rates * gradient_bound(PRECISION, LAYERS) * size
+
+
+def close(run, what):
+    """The same training within rounding: learning rates equal, losses and norms near."""
+    worst = 0
+    for row, other in zip(run.rows, base().rows):
+        assert row["lr"] == other["lr"], what
+        near(row["loss"], other["loss"], loss_bound(), f"{what}: loss of step {row['step']}")
+        worst = max(worst, abs(row["loss"] - other["loss"]))
+    near(run.rows[0]["grad_norm"], base().rows[0]["grad_norm"],
+         gradient_bound(PRECISION, LAYERS) * base().rows[0]["grad_norm"], f"{what}: norm")
+    return worst
+
+
+def first_gradients(changes):
+    """m after one step without clipping."""
+    return lab.train({**MODEL, "clip": 0}, {**PLAIN, **changes}, "--steps", "1",
+                     save=True).state("m")
+
+
+def first_step(changes=None):
+    return train(changes, "--steps", "1", save=True)
+
+
+def a_training_learns():
+    losses = train({}, "--steps", "40").losses
+    assert losses[-1] < losses[0] - 0.5, losses
+
+
+def the_same_request_gives_the_same_plan_and_the_same_training():
+    one, two = (lab.plan(MODEL, {**PLAIN, **tiers("nvme"), "checkpoint_interval": 1})
+                for _ in range(2))
+    with open(one, "rb") as a, open(two, "rb") as b:
+        assert a.read() == b.read(), "two plans"
+    same(lab.run(one), base(), "once")
+    same(lab.run(one), base(), "twice")
+
+
+def every_tier_of_every_state_gives_the_same_bits():
+    # All 81: nothing is cheaper to believe.
+    for choice in itertools.product(TIERS, repeat=4):
+        same(train({**tiers(*choice), "checkpoint_interval": 1}), base(), " ".join(choice))
+
+
+def every_prefetch_distance_gives_the_same_bits():
+    for read, upload in [(n, n) for n in range(5)] + [(0, 4), (4, 0), (64, 64)]:
+        same(train({**tiers("nvme"), "checkpoint_interval": 1, "prefetch.read": read,
+                    "prefetch.upload": upload}), base(), f"read {read}, upload {upload}")
+
+
+def every_storage_engine_block_and_depth_gives_the_same_bits():
+    for engine in "uring", "threads":
+        for block, depth in (4096, 1), (4096, 64), (1 << 20, 2):
+            same(train({**tiers("nvme"), "checkpoint_interval": 1, "io.block": block,
+                        "io.depth": depth}, "--engine", engine), base(),
+                 f"{engine}, block {block}, depth {depth}")
+
+
+def one_memory_or_two_gives_the_same_bits():
+    for tier in TIERS:
+        for interval in "none", 2:
+            same(train({**tiers(tier), "checkpoint_interval": interval}, unified=True), base(),
+                 f"unified, {tier}, interval {interval}")
+
+
+def recomputing_gives_the_same_bits():
+    for interval in 1, 2, 3:
+        for tier in TIERS:
+            same(train({**tiers("device", checkpoint=tier), "checkpoint_interval": interval}),
+                 base(), f"interval {interval}, checkpoints on {tier}")
+
+
+def the_number_of_threads_gives_the_same_bits():
+    for n in 1, 3:
+        same(train({"threads": n}), base(), f"{n} threads")
+
+
+def tiles_of_linears_give_the_same_loss_of_the_first_step():
+    # Each output feature is summed as before, whatever tile it is in.
+    for linear in LINEARS[:-1]:
+        for n in 2, 3, 7:
+            run = train({f"tiles.{linear}": n})
+            assert run.losses[0] == base().losses[0], (linear, n, run.losses[0])
+
+
+def tiles_of_a_linear_give_its_weight_gradient_the_same_bits():
+    # A tile's gradient is some rows of the whole. In the last block what arrives from above is
+    # the same; with clip 0 nothing is scaled.
+    names = {"qkv": "attn.c_attn", "out": "attn.c_proj", "fc": "mlp.c_fc", "proj": "mlp.c_proj"}
+    whole = first_gradients({})
+    for linear, name in names.items():
+        for n in 2, 3, 7:
+            tiled = first_gradients({f"tiles.{linear}": n})
+            for kind in "weight", "bias":
+                tensor = f"transformer.h.{LAYERS - 1}.{name}.{kind}"
+                assert tiled[tensor] == whole[tensor], (tensor, n)
+
+
+def tiles_of_the_vocabulary_give_the_first_loss_within_rounding():
+    # The sum of exponentials is put together from tiles: each joins by an exponential, a product
+    # and a sum, in fp32; the logarithm turns their relative error into an absolute one. Inside
+    # a tile up to 256 / 16 lanes are added in a row.
+    for n in 2, 3, 7:
+        near(train({"tiles.vocab": n}).losses[0], base().losses[0],
+             (3 * n + 256 / 16) * UNIT["fp32"], f"{n} tiles")
+
+
+def tiles_give_the_same_gradients_within_rounding():
+    for changes in [{"tiles": n} for n in (2, 3, 7)] + [{f"tiles.{name}": 7} for name in LINEARS]:
+        gradients_near(first_step(changes).gradients(), first_step().gradients(),
+                       gradient_bound(PRECISION, LAYERS))
+
+
+def micro_batches_give_the_same_first_loss():
+    # The same numbers in the same places, added in another order in fp64.
+    for micro in 4, 2, 1:
+        near(train({"micro_batch": micro}).losses[0], base().losses[0],
+             TOKENS * 2.0**-53 * base().losses[0], f"micro_batch {micro}")
+
+
+def micro_batches_give_the_same_gradients_within_fp32_rounding():
+    # In bf16 too: what is accumulated is fp32, and each token's part of it has the same bits.
+    # Cutting a sum over 128 tokens elsewhere: a random walk of 128 steps at most.
+    for micro in 4, 2, 1:
+        gradients_near(first_step({"micro_batch": micro}).gradients(), first_step().gradients(),
+                       math.sqrt(TOKENS) * UNIT["fp32"])
+
+
+def tiles_and_micro_batches_train_alike_on_every_tier():
+    worst = 0
+    for tiles, micro in itertools.product((1, 2, 3, 7), (8, 4, 2, 1)):
+        run = train({"tiles": tiles, "micro_batch": micro})
+        worst = max(worst, close(run, f"{tiles} tiles, micro_batch {micro}"))
+        for places, interval, unified in ((tiers("nvme"), 1, False), (tiers("host"), 2, False),
+                                          (tiers("host", "nvme", "device", "nvme"), 1, False),
+                                          (tiers("nvme", "device", "nvme", "device"), 2, True)):
+            same(train({"tiles": tiles, "micro_batch": micro, **places,
+                        "checkpoint_interval": interval, "prefetch.read": tiles % 4},
+                       unified=unified), run,
+                 f"{tiles} tiles, micro_batch {micro}, {places}, interval {interval}")
+    print(f"# losses: at most {worst:.2g} off, allowed {loss_bound():.2g}")
+
+
+TESTS = [a_training_learns, the_same_request_gives_the_same_plan_and_the_same_training,
+         every_tier_of_every_state_gives_the_same_bits,
+         every_prefetch_distance_gives_the_same_bits,
+         every_storage_engine_block_and_depth_gives_the_same_bits,
+         one_memory_or_two_gives_the_same_bits, recomputing_gives_the_same_bits,
+         the_number_of_threads_gives_the_same_bits,
+         tiles_of_linears_give_the_same_loss_of_the_first_step,
+         tiles_of_a_linear_give_its_weight_gradient_the_same_bits,
+         tiles_of_the_vocabulary_give_the_first_loss_within_rounding,
+         tiles_give_the_same_gradients_within_rounding, micro_batches_give_the_same_first_loss,
+         micro_batches_give_the_same_gradients_within_fp32_rounding,
+         tiles_and_micro_batches_train_alike_on_every_tier]
+
+lib.main(lab, TESTS)
