@@ -60,8 +60,8 @@ static zinf_status check_plain(const zinf_spec_file *file, const zinf_model *m)
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (zinf_spec_given(file, others[i]))
             return zinf_spec_fail(file, zinf_spec_at(file, others[i]),
-                                  "%s belongs to the family llama; leave \"%s\" out",
-                                  m->family, zinf_spec_key_word(others[i]));
+                                  "model.%s belongs to the family llama, %s has none; leave it "
+                                  "out", zinf_spec_key_word(others[i]), m->family);
     if (m->kv_heads != m->heads)
         return zinf_spec_fail(file, zinf_spec_at(file, "model.kv_heads"),
                               "gpt2 has as many kv_heads as heads (%" PRIu64 "), not %" PRIu64

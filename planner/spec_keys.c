@@ -38,7 +38,7 @@ static const zinf_spec_key keys[] = {
 
     SECTION("model", NULL, "the Transformer"),
     STRING("model.name", M(name), "model", "gpt2-124m", "name in plans and reports"),
-    CHOICE("model.family", M(family), "gpt2|llama", NULL, "gpt2",
+    CHOICE("model.family", M(family), "gpt2|llama", NULL, "llama",
            "architecture: operators and names of tensors"),
     INTEGER("model.layers", M(layers), 1, 1e5, NULL, "12", "Transformer blocks"),
     INTEGER("model.hidden", M(hidden), 1, 1 << 22, NULL, "768", "width of the residual stream"),
