@@ -107,8 +107,9 @@ static bool continues(const zinf_plan *plan, uint32_t p)
 }
 
 /* A parameter's operand, or its gradient's, is whole rows of one tensor, or of tensors stacked, as
- * the unit's parts say: the first of them, counted from the top of the stack, in ret_row. */
-static bool inside_part(const zinf_checker *c, const zinf_operand *o, int64_t origin,
+ * the unit's parts say: the first of them, counted from the top of the stack, in ret_row. Or, where
+ * `unit` allows it, all of the unit. */
+static bool inside_part(const zinf_checker *c, const zinf_operand *o, int64_t origin, bool unit,
                         uint64_t *ret_row)
 {
     const zinf_unit *u = &c->plan->units[c->contents[o->value].unit];
@@ -130,7 +131,7 @@ static bool inside_part(const zinf_checker *c, const zinf_operand *o, int64_t or
         break;
     }
     *ret_row = 0;
-    return at == 0 && n == u->n_elems;
+    return unit && at == 0 && n == u->n_elems;
 }
 
 /* First row in its tensor of a tile of a linear's weight, or of the gradient of it. */
@@ -149,7 +150,7 @@ bool row_of(zinf_checker *c, const zinf_operand *o, uint64_t *ret_row)
     if (origin == ZINF_NO_ORIGIN && o->bytes == c->plan->units[content->unit].n_elems *
                                                     zinf_dtype_bytes(o->dtype))
         origin = (int64_t)o->offset;
-    return origin != ZINF_NO_ORIGIN && inside_part(c, o, origin, ret_row);
+    return origin != ZINF_NO_ORIGIN && inside_part(c, o, origin, true, ret_row);
 }
 
 /* Where in its matrix a tile reads: a tile of a linear's output has the columns of its rows. */
@@ -221,7 +222,7 @@ static bool right_value(zinf_checker *c, const zinf_operand *o, const zinf_hit *
         return refuse(c, "C4", c->index, cell->writer, o, hit->lo, hit->hi,
                       "reads pieces of the value that lie at other distances than in it");
     if (!copies && first && cell->origin != ZINF_NO_ORIGIN && content->role == ROLE_PARAM &&
-        !inside_part(c, o, cell->origin, &row))
+        !inside_part(c, o, cell->origin, false, &row))
         return refuse(c, "C4", c->index, cell->writer, o, hit->lo, hit->hi,
                       "is not whole rows of one tensor, or one stack, of the unit");
     if (cell->writer == ZINF_NONE)
@@ -307,7 +308,7 @@ bool write_operand(zinf_checker *c, const zinf_operand *o, unsigned slot, bool r
         if (grad && !is_copy(instr->opcode) && c->tallies[content->unit].updates)
             return refuse_operand(c, "C7", o, "a gradient written after the unit's update");
         if (grad && home != ZINF_NO_ORIGIN && !is_copy(instr->opcode) &&
-            !inside_part(c, o, home, &row))
+            !inside_part(c, o, home, true, &row))
             return refuse_operand(c, "C7", o, "is not whole rows of one tensor of the unit");
     }
     memcpy(made.sums, sums, sizeof sums);
