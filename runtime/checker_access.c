@@ -227,6 +227,10 @@ static bool right_value(zinf_checker *c, const zinf_operand *o, const zinf_hit *
                       "is not whole rows of one tensor, or one stack, of the unit");
     if (cell->writer == ZINF_NONE)
         c->contents[o->value].on_entry = true;
+    else if (by_tiles(instr_of(c, cell->writer)->opcode) && cell->sums[1] != c->plan->model.vocab &&
+             instr->opcode != instr_of(c, cell->writer)->opcode)
+        return refuse(c, "C4", c->index, cell->writer, o, hit->lo, hit->hi,
+                      "is not yet of every tile of the vocabulary");
     return true;
 }
 
@@ -284,6 +288,8 @@ bool write_operand(zinf_checker *c, const zinf_operand *o, unsigned slot, bool r
 
     if (instr->opcode == ZINF_OP_ZERO)
         sums[1] = 0;
+    if (by_tiles(instr->opcode))
+        sums[1] = (uint32_t)operands[1].rows;
     if (content && content->role == ROLE_NONE && o->tier != ZINF_TIER_SCALAR) {
         if (o->rows == 1 || o->ld == o->cols)
             made.origin = (int64_t)span.lo;

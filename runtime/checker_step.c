@@ -101,6 +101,15 @@ bool check_role(zinf_checker *c)
              (plan->units[c->contents[o[1].value].unit].n_parts == 1 &&
               o[1].rows * o[1].cols != plan->units[c->contents[o[1].value].unit].n_elems)))
             return refuse_operand(c, "C4", &o[1], "is not the whole tile, from the row of attr0");
+        if (by_tiles(instr->opcode)) {
+            zinf_map_touch(&c->maps[o[3].tier], span_of(c, &o[3], true));
+            row = !(instr->flags & ZINF_FLAG_ACCUMULATE) ? 0
+                  : c->maps[o[3].tier].cells[c->maps[o[3].tier].hits[0].cell].sums[1];
+        }
+        if (by_tiles(instr->opcode) && row != instr->attr[0])
+            return refuse_operand(c, "C4", &o[1], "is not the tile that comes next");
+        if (instr->opcode == ZINF_OP_CLASSIFIER && o[1].rows != plan->model.vocab)
+            return refuse_operand(c, "C4", &o[1], "is not the whole vocabulary");
         break;
     case ZINF_OP_EMBEDDING_BACKWARD:
         if (row_of(c, &o[2], &row) && row != instr->attr[0])

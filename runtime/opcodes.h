@@ -43,7 +43,8 @@
  * SWIGLU_BACKWARD     r x act [N][2F], r dy act or F32 [N][F], w dx act [N][2F]
  * CLASSIFIER_FORWARD  r h act [N][C], r w act tile [V][C], r tokens, a stats F32 [N][3],
  *                     s logits F32 [n][V], s scratch (GEMM); attr0 first row of the tile,
- *                     attr1 n = tokens per chunk. ACCUMULATE: not the first tile.
+ *                     attr1 n = tokens per chunk. ACCUMULATE: not the first tile. As in
+ *                     EMBEDDING_FORWARD tiles come in order of rows, each once.
  * CLASSIFIER_BACKWARD r h, r w tile, r tokens, r stats, a dh act (never accumulated) or F32
  *                     [N][C], a dw F32 [V][C], s logits F32 [n][V], s dlogits act [n][V],
  *                     s scratch; attr0 first row, attr1 n, attr2 tokens in the global batch
