@@ -5,9 +5,9 @@
  * planner/. No kernel allocates, prints or fails: sizes were checked when the plan was loaded;
  * scratch comes from the caller. The result of a kernel depends on neither the number of threads
  * nor on memory addresses (fixed reduction order, no atomics on floats). One exception: a GEMM by
- * oneDNN (level avx512) keeps its bits over threads and shapes in fp32 for k <= 384; beyond, and
- * in bf16, oneDNN may cut k elsewhere for another m, n or number of threads. The same GEMM run
- * again always has the same bits.
+ * oneDNN (levels avx512 and amx) keeps its bits over threads and shapes in fp32 for k <= 384;
+ * beyond, and in bf16, oneDNN may cut k elsewhere for another m, n or number of threads.
+ * The same GEMM run again always has the same bits.
  * Scratch is aligned to 64 bytes, everything else to its element. A prepared GEMM is run by one
  * thread at a time.
  *
@@ -46,7 +46,7 @@ typedef struct zinf_adam_args {
 } zinf_adam_args;
 
 typedef struct zinf_kernels {
-    const char *name; /* "ref", "avx2", "avx512": level of the last version filled in */
+    const char *name; /* "ref", "avx2", "avx512", "amx": level of the last version filled in */
     zinf_dtype act;   /* f32 or bf16 */
     int n_threads;    /* OpenMP threads used by every kernel of this table */
 
@@ -209,24 +209,26 @@ static inline uint64_t zinf_column_sum_scratch_bytes(uint64_t columns)
 enum { ZINF_ATTENTION_BLOCK = 64 }; /* query rows handled at once */
 
 /* Per thread: two blocks [64][seq] of scores and the fp32 copies of one head's q, k, v, out,
- * dout, dq, dk, dv ([seq][D] each). */
+ * dout, dq, dk, dv ([seq][D] each); seq in blocks of 64, D in columns of 32. */
 static inline uint64_t zinf_attention_scratch_bytes(uint64_t seq, uint64_t head_dim,
                                                     uint64_t n_threads)
 {
+    seq = (seq + ZINF_ATTENTION_BLOCK - 1) / ZINF_ATTENTION_BLOCK * ZINF_ATTENTION_BLOCK;
+    head_dim = (head_dim + 31) / 32 * 32;
     return n_threads * zinf_align64(4 * (2 * ZINF_ATTENTION_BLOCK * seq + 8 * seq * head_dim +
                                          ZINF_ATTENTION_BLOCK * 16));
 }
 
 /* Instruction-set levels, for tests and for ZINF_CPU_LEVEL. */
 typedef enum zinf_cpu_level {
-    ZINF_CPU_REF, ZINF_CPU_AVX2, ZINF_CPU_AVX512, ZINF_N_CPU_LEVELS
+    ZINF_CPU_REF, ZINF_CPU_AVX2, ZINF_CPU_AVX512, ZINF_CPU_AMX, ZINF_N_CPU_LEVELS
 } zinf_cpu_level;
 
 /* Fills the reference table for act = f32 or bf16. */
 void zinf_kernels_ref(zinf_kernels *ret_table, zinf_dtype act, int n_threads);
 
 /* Fills the fastest table this CPU supports, at most `most` (environment ZINF_CPU_LEVEL =
- * ref | avx2 | avx512 lowers it further; an unknown word is ignored here and reported by
+ * ref | avx2 | avx512 | amx lowers it further; an unknown word is ignored here and reported by
  * zinf_cpu_level_parse). Starts from the reference and overwrites it level by level. */
 void zinf_kernels_cpu(zinf_kernels *ret_table, zinf_dtype act, int n_threads,
                       zinf_cpu_level most);

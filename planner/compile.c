@@ -9,10 +9,9 @@
 #include "planner/lower.h"
 #include "planner/place.h"
 #include "planner/schedule.h"
+#include "runtime/overhead.h"
 #include "runtime/timeline.h"
 
-/* Resident outside the arenas in zinf-run on the cpu backend: see `tools/bench memory`. */
-static const uint64_t CPU_OVERHEAD_BYTES = (uint64_t)256 << 20;
 static const uint64_t CUDA_HOST_OVERHEAD_BYTES = (uint64_t)1 << 30;
 
 uint64_t zinf_capacity(const zinf_cluster *cluster, zinf_tier tier)
@@ -43,7 +42,8 @@ uint64_t zinf_overhead(const zinf_cluster *cluster, zinf_tier tier)
 {
     if (tier != (cluster->unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST))
         return 0;
-    return strcmp(cluster->device.kind, "cpu") ? CUDA_HOST_OVERHEAD_BYTES : CPU_OVERHEAD_BYTES;
+    return strcmp(cluster->device.kind, "cpu") ? CUDA_HOST_OVERHEAD_BYTES
+                                               : zinf_overhead_base_bytes();
 }
 
 static void copy_name(char *to, size_t n, const char *from)
@@ -182,6 +182,23 @@ typedef struct compilation {
     bool fits;
 } compilation;
 
+/* What the tiers hold against what they can; before waits are known they are not counted. */
+static void weigh(compilation *c, const zinf_cluster *cluster)
+{
+    zinf_machine_info *machine = &c->plan.machine;
+    const zinf_tier host = cluster->unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST;
+
+    if (!strcmp(cluster->device.kind, "cpu"))
+        machine->overhead_bytes[host] = zinf_overhead_bytes(&c->plan);
+    c->fits = true;
+    for (unsigned t = 0; t < ZINF_TIER_SCALAR; t++) {
+        const uint64_t need = machine->arena_bytes[t] + machine->overhead_bytes[t];
+        const uint64_t have = machine->capacity_bytes[t];
+        c->short_bytes[t] = need > have ? need - have : 0;
+        c->fits = c->fits && !c->short_bytes[t];
+    }
+}
+
 static void begin(compilation *c, const zinf_model *model, const zinf_cluster *cluster,
                   const zinf_decisions *decisions, zinf_error *err)
 {
@@ -199,12 +216,8 @@ static void begin(compilation *c, const zinf_model *model, const zinf_cluster *c
         zinf_lower(&c->b, model, cluster, decisions, program_buffers);
     if (err->status == ZINF_OK)
         zinf_place(&c->b, program_buffers);
-    for (unsigned t = 0; t < ZINF_TIER_SCALAR; t++) {
-        uint64_t need = c->plan.machine.arena_bytes[t] + c->plan.machine.overhead_bytes[t];
-        uint64_t have = c->plan.machine.capacity_bytes[t];
-        c->short_bytes[t] = c->plan.machine.arena_bytes[t] && need > have ? need - have : 0;
-        c->fits = c->fits && !c->short_bytes[t];
-    }
+    if (err->status == ZINF_OK)
+        weigh(c, cluster);
 }
 
 static void finish(compilation *c, const zinf_model *model, const zinf_cluster *cluster)
@@ -214,6 +227,7 @@ static void finish(compilation *c, const zinf_model *model, const zinf_cluster *
     if (c->b.err->status == ZINF_OK) {
         zinf_cost(&c->plan, cluster);
         predict(&c->plan, model, cluster, c->b.err);
+        weigh(c, cluster);
     }
 }
 
@@ -287,13 +301,17 @@ zinf_status zinf_probe_decisions(const zinf_model *model, const zinf_cluster *cl
         const zinf_machine_info *last = &c[n - 1].plan.machine;
         double arena = extend((double)c[0].plan.machine.arena_bytes[t],
                               (double)last->arena_bytes[t], steps);
-        double need = arena + (double)last->overhead_bytes[t];
+        double overhead = extend((double)c[0].plan.machine.overhead_bytes[t],
+                                 (double)last->overhead_bytes[t], steps);
+        double need = arena + overhead;
         probe.arena_bytes[t] = arena > 0 ? (uint64_t)arena : 0;
         double capacity = (double)last->capacity_bytes[t];
-        double room = capacity > 1 ? capacity : 1;
+        double room = capacity - overhead;
+        if (room < 1)
+            room = 1;
         if (arena > 0)
-            probe.load += need / room;
-        if (arena > 0 && need > capacity) {
+            probe.load += arena / room;
+        if (need > capacity) {
             probe.short_bytes[t] = (uint64_t)(need - capacity);
             probe.shortness += (need - capacity) / room;
         }

@@ -54,6 +54,42 @@ static shape measure(const zinf_model *m, const zinf_decisions *d)
     return s;
 }
 
+enum { MOST_UNITS = 1024 };
+
+/* Elements of the units in order: vocabulary, positions, two blocks, final norm. A run of equal
+ * tiles is cut to a window's length: no window sees more of it. */
+static uint32_t unit_sizes(const zinf_model *m, const zinf_decisions *d, const shape *s,
+                           uint32_t window, double sizes[MOST_UNITS])
+{
+    uint32_t n = 0;
+
+    for (uint32_t t = 0; t < d->tiles[ZINF_LINEAR_VOCAB] && t < window; t++)
+        sizes[n++] = s->vocab_tile;
+    sizes[n++] = (double)m->context * s->c;
+    for (int block = 0; block < 2; block++) {
+        sizes[n++] = 9 * s->c + s->f; /* close to the small tensors of a block */
+        for (int l = 0; l < ZINF_LINEAR_VOCAB; l++) {
+            double elements = (double)zinf_linear_rows(m, l) * (double)zinf_linear_cols(m, l);
+            for (uint32_t t = 0; t < d->tiles[l] && t < window; t++)
+                sizes[n++] = elements / d->tiles[l];
+        }
+    }
+    sizes[n++] = 2 * s->c;
+    return n;
+}
+
+/* The largest sum of `window` units in a row. */
+static double window_sum(const double *sizes, uint32_t n, uint32_t window)
+{
+    double sum = 0, most = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        sum += sizes[i] - (i >= window ? sizes[i - window] : 0);
+        most = max2(most, sum);
+    }
+    return most;
+}
+
 static void memory(const zinf_model *m, const zinf_cluster *cluster, const zinf_decisions *d,
                    const shape *s, double bytes[ZINF_N_TIERS])
 {
@@ -61,9 +97,8 @@ static void memory(const zinf_model *m, const zinf_cluster *cluster, const zinf_
     const uint32_t *tier = d->tier;
     const bool param_away = tier[ZINF_CLASS_PARAM] != ZINF_TIER_DEVICE;
     const bool grad_away = tier[ZINF_CLASS_GRAD] != ZINF_TIER_DEVICE;
-    const bool optimizer_away = tier[ZINF_CLASS_OPTIMIZER] != ZINF_TIER_DEVICE;
-    const double read = d->prefetch_read, upload = d->prefetch_upload;
-    const double window = cluster->unified ? max2(read, upload) : upload;
+    const double upload = d->prefetch_upload;
+    const double window = cluster->unified ? max2(d->prefetch_read, upload) : upload;
     const double chunk = (double)zinf_classifier_chunk(m, cluster, d, (uint64_t)s->n);
     const double widest = max2(s->largest_tile, s->vocab_tile);
     double residual = s->n * s->c * s->act;
@@ -77,36 +112,49 @@ static void memory(const zinf_model *m, const zinf_cluster *cluster, const zinf_
     double wide = d->tiles[ZINF_LINEAR_PROJ] > 1 ? 4 : s->act;
     double tile_bytes = param_away ? s->largest_tile * s->act * (1 + window) : 0;
     double grad_bytes = grad_away ? s->largest_tile * 4 * (cluster->unified ? 2 : 1.5) : 0;
-    double scratch = (double)(2 + d->n_threads) * 1048576;
+    const uint64_t tokens = (uint64_t)s->n;
+    double scratch = (double)zinf_attention_scratch_bytes(m->sequence, m->head_dim, d->n_threads);
+    for (int l = 0; l < ZINF_LINEAR_VOCAB; l++)
+        scratch = max2(scratch, (double)zinf_gemm_scratch_bytes(
+                                    tokens, zinf_linear_rows(m, l) / d->tiles[l],
+                                    zinf_linear_cols(m, l), d->n_threads));
+    const double vocab_scratch = (double)zinf_gemm_scratch_bytes(
+        (uint64_t)chunk, (uint64_t)(s->vocab_tile / s->c), m->hidden, d->n_threads);
     double backward = kept + s->n * (s->f * wide + s->fc * s->act) + 2 * residual + tile_bytes +
                       grad_bytes + scratch;
     double classifier = (d->checkpoint_interval ? 0 : kept) + 3 * residual +
-                        chunk * (s->vocab_tile / s->c) * (4 + s->act) + scratch +
+                        chunk * (s->vocab_tile / s->c) * (4 + s->act) + vocab_scratch +
                         (param_away ? s->vocab_tile * s->act * (d->tiles[ZINF_LINEAR_VOCAB] > 1
                                                                     ? 1 + window : 1) : 0) +
                         (grad_away ? s->vocab_tile * 4 : 0);
-    double update = (optimizer_away ? widest * 12 * (1 + read) : 0) +
-                    (grad_away ? widest * 4 * (1 + read) : 0) +
-                    (param_away ? widest * s->act : 0);
-    bytes[ZINF_TIER_DEVICE] += max2(backward, classifier);
-    if (host == ZINF_TIER_DEVICE) {
-        bytes[ZINF_TIER_DEVICE] += max2(0, update - max2(backward, classifier));
-    } else {
+    double sizes[MOST_UNITS];
+    const uint32_t ahead = 1 + (d->prefetch_read < 64 ? d->prefetch_read : 64);
+    const uint32_t n_units = unit_sizes(m, d, s, ahead, sizes);
+    const double in_window = window_sum(sizes, n_units, ahead);
+    /* the update works where the chunks live, or on the host if that is nvme */
+    const uint32_t home = tier[ZINF_CLASS_OPTIMIZER];
+    const int at = home == ZINF_TIER_DEVICE ? ZINF_TIER_DEVICE : host;
+    double update[ZINF_N_TIERS] = {0};
+    update[at] = in_window * ((home == ZINF_TIER_NVME ? 12 : 0) +
+                              (tier[ZINF_CLASS_GRAD] != (uint32_t)at ? 4 : 0)) +
+                 (tier[ZINF_CLASS_PARAM] != (uint32_t)at ? widest * s->act : 0);
+    if (host != ZINF_TIER_DEVICE) {
         double staging = 0;
         if (tier[ZINF_CLASS_PARAM] == ZINF_TIER_NVME)
-            staging += widest * s->act * (1 + read);
+            staging += in_window * s->act;
         if (grad_away)
             staging += widest * 4 * (tier[ZINF_CLASS_GRAD] == ZINF_TIER_NVME ? 2 : 1);
         if (tier[ZINF_CLASS_CHECKPOINT] == ZINF_TIER_NVME)
             staging += 2 * residual;
-        if (tier[ZINF_CLASS_OPTIMIZER] != ZINF_TIER_NVME)
-            update -= widest * 12 * (1 + read);
-        if (tier[ZINF_CLASS_GRAD] != ZINF_TIER_NVME)
-            update -= grad_away ? widest * 4 * (1 + read) : 0;
-        /* init, load and save hold one or two whole chunks wherever they live */
-        bytes[ZINF_TIER_HOST] += max2(max2(staging, update),
-                                      tier[ZINF_CLASS_OPTIMIZER] == ZINF_TIER_HOST
-                                          ? widest * s->act : widest * (24 + s->act));
+        /* init and load hold one chunk on the host, save two */
+        double filled = home == ZINF_TIER_HOST ? 0 : widest * 12;
+        double saved = home == ZINF_TIER_HOST ? 0 : window_sum(sizes, n_units, 2) * 12;
+        if (tier[ZINF_CLASS_PARAM] != ZINF_TIER_HOST)
+            filled += widest * s->act;
+        bytes[ZINF_TIER_HOST] += max2(max2(staging, update[ZINF_TIER_HOST]), max2(filled, saved));
+        bytes[ZINF_TIER_DEVICE] += max2(max2(backward, classifier), update[ZINF_TIER_DEVICE]);
+    } else {
+        bytes[ZINF_TIER_DEVICE] += max2(max2(backward, classifier), update[at]);
     }
 }
 

@@ -25,8 +25,8 @@ static const char usage[] =
 
 static void print_help(FILE *out)
 {
-    fprintf(out, "%s\nPlans a training run: which tier holds what, tiles, micro-batch, checkpoints, "
-                 "prefetch; and\nproves that it fits before it runs.\n\n"
+    fprintf(out, "%s\nPlans a training run: which tier holds what, tiles, micro-batch, "
+                 "checkpoints, prefetch; and\nproves that it fits before it runs.\n\n"
                  "  -o PLAN            write the plan (binary; zinf-run executes it)\n"
                  "  --set KEY=VALUE    pin a decision (keys below); may be given again\n"
                  "  --explain          Eq. 1-11 with values, memory, traffic, time per queue\n"
@@ -121,11 +121,12 @@ static zinf_status parse(int argc, char **argv, options *ret, zinf_error *err)
     }
     if (!o.help && !!o.check + !!o.show + !!o.simulate + (o.model || o.cluster) != 1)
         return zinf_fail(err, ZINF_BAD_INPUT,
-                         "give MODEL and CLUSTER, or one of --check, --show, --simulate\n%s",
-                         usage);
+                         "give MODEL and CLUSTER, or one of --check, --show, --simulate with a "
+                         "PLAN (zinf-plan --help)");
     if (!o.help && o.model && !o.cluster)
-        return zinf_fail(err, ZINF_BAD_INPUT, "a CLUSTER file is missing after \"%.200s\"\n%s",
-                         o.model, usage);
+        return zinf_fail(err, ZINF_BAD_INPUT,
+                         "a CLUSTER file is missing after \"%.200s\" (zinf-plan --help)",
+                         o.model);
     *ret = o;
     return ZINF_OK;
 }

@@ -193,8 +193,8 @@ void zinf_report_explain(FILE *out, const zinf_plan *plan, const zinf_model *mod
     print_equations(out, plan, model, cluster);
     fprintf(out, "\nmemory per tier, bytes\n");
     print_memory(out, plan, true);
-    fprintf(out, "\ntraffic per step              read         write  (between the class's tier and "
-                 "the next)\n");
+    fprintf(out, "\ntraffic per step              read         write  (between the class's tier "
+                 "and the next)\n");
     for (unsigned c = 0; c < ZINF_N_CLASSES; c++)
         fprintf(out, "  %-18s %13s %13s\n", zinf_class_name(c),
                 zinf_text_bytes(p->traffic[c].read_bytes, a),

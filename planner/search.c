@@ -12,20 +12,22 @@
 #include "planner/graph.h"
 
 enum {
-    N_FAST = 64,   /* candidates kept by time, of those that the closed forms let in */
-    N_SAFE = 81,   /* the fastest of each choice of tiers that fit with room to spare */
+    N_BANDS = 2,
+    N_FAST = 48,   /* candidates kept by time, of those that the closed forms let in */
+    N_SAFE = 81,   /* the fastest of each choice of tiers, of those with room to spare */
     N_SMALL = 8,   /* by memory */
     N_STARTS = 6,  /* of each list that fit before the next list is turned to; and climbs */
     N_PROBED = 512,
     MOST_BLOCK_TILES = 64, MOST_VOCAB_TILES = 256, MOST_READ = 8, MOST_UPLOAD = 4,
 };
 /* The closed forms are within 30 % of compiled plans (tests/planner/properties.c). */
-static const double LET_IN = 1.15, WITH_ROOM = 0.75, HOPELESS = 0.5;
+static const double LET_IN[N_BANDS] = {1.03, 1.25}, WITH_ROOM[N_BANDS] = {0.97, 0.75};
+static const double HOPELESS = 0.5;
 /* Instructions compiled in one search, about 1 us each: what a plan is worth; what a suggestion
  * is. Counted, not timed, so that the same inputs give the same plan. */
 static const uint64_t WORK = 1500000, WORK_SUGGESTION = 300000;
 /* A step counts as faster if it is by this much: ends the climb. */
-static const double GAIN = 1e-4;
+static const double GAIN = 1e-3;
 /* A candidate that does not fit is nearer to fitting if it misses less by this much. */
 static const double NEARER = 0.01;
 /* Instructions of a plan that is compiled whole only to say how much is missing. */
@@ -57,8 +59,9 @@ typedef struct pool {
     bool only_fit; /* a suggestion is tried: the first that fits will do */
     choices tiers[ZINF_N_CLASSES], batches, intervals;
 
-    candidate fast[N_FAST], safe[N_SAFE], small[N_SMALL]; /* the best seen so far, in order */
-    uint32_t n_fast, n_safe, n_small, n_seen;
+    /* the best seen so far, in order */
+    candidate fast[N_BANDS][N_FAST], safe[N_BANDS][N_SAFE], small[N_SMALL];
+    uint32_t n_fast[N_BANDS], n_safe[N_BANDS], n_small, n_seen;
     probed probed[N_PROBED];
     uint32_t n_probed;
     uint64_t work, most_work;
@@ -110,24 +113,27 @@ static void consider(pool *p, const zinf_decisions *d)
     candidate c = {.decisions = *d, .step_s = e.step_s, .order = p->n_seen++};
 
     for (unsigned t = 0; t < ZINF_TIER_SCALAR; t++) {
-        double capacity = (double)zinf_capacity(p->cluster, t);
-        double need = e.bytes[t] + (e.bytes[t] > 0 ? (double)zinf_overhead(p->cluster, t) : 0);
-        double pressure = need <= 0 ? 0 : capacity > 0 ? need / capacity : 1e30;
+        double room = (double)zinf_capacity(p->cluster, t) -
+                      (double)zinf_overhead(p->cluster, t);
+        double pressure = e.bytes[t] <= 0 ? 0 : e.bytes[t] / (room > 1 ? room : 1);
         c.load += pressure;
         c.shortness += pressure > 1 ? pressure - 1 : 0;
         if (pressure > c.pressure)
             c.pressure = pressure;
     }
-    if (c.pressure <= LET_IN)
-        insert(p->fast, &p->n_fast, N_FAST, &c, faster);
-    if (c.pressure <= WITH_ROOM) {
+    for (int band = 0; band < N_BANDS; band++) {
+        if (c.pressure <= LET_IN[band])
+            insert(p->fast[band], &p->n_fast[band], N_FAST, &c, faster);
+        if (c.pressure > WITH_ROOM[band])
+            continue;
+        candidate *safe = p->safe[band];
         uint32_t i = 0;
-        while (i < p->n_safe && memcmp(p->safe[i].decisions.tier, d->tier, sizeof d->tier))
+        while (i < p->n_safe[band] && memcmp(safe[i].decisions.tier, d->tier, sizeof d->tier))
             i++;
-        if (i == p->n_safe)
-            p->safe[p->n_safe++] = c;
-        else if (faster(&c, &p->safe[i]))
-            p->safe[i] = c;
+        if (i == p->n_safe[band])
+            safe[p->n_safe[band]++] = c;
+        else if (faster(&c, &safe[i]))
+            safe[i] = c;
     }
     insert(p->small, &p->n_small, N_SMALL, &c, smaller);
 }
@@ -170,7 +176,7 @@ static choices tiers(const pool *p, zinf_class state_class)
     return c;
 }
 
-/* Divisors of the global batch, largest first; at most 12 of them, evenly spread. */
+/* Divisors of the global batch, largest first: for each power of two the least that reaches it. */
 static choices micro_batches(const pool *p)
 {
     const uint64_t global = p->model->global_batch;
@@ -178,11 +184,13 @@ static choices micro_batches(const pool *p)
 
     if (p->settings->micro_batch != ZINF_FREE)
         return choose(p->settings->micro_batch, NULL, 0, 0);
-    for (uint64_t parts = 1; parts <= global && c.n < 12; parts++)
-        if (global % parts == 0 && global / parts <= 1 << 20)
-            c.values[c.n++] = (uint32_t)(global / parts);
-    if (c.n && c.values[c.n - 1] != 1)
-        c.values[c.n == 12 ? 11 : c.n++] = 1;
+    for (uint64_t power = 1 << 20; power >= 1; power /= 2) {
+        uint64_t batch = power;
+        while (batch <= global && global % batch)
+            batch++;
+        if (batch <= global && batch < 2 * power)
+            c.values[c.n++] = (uint32_t)batch;
+    }
     return c;
 }
 
@@ -568,9 +576,13 @@ static bool search_once(const zinf_model *model, const zinf_cluster *cluster,
         } else if (only_fit) {
             probe_list(p, p->small, p->n_small, 1, p->most_work);
         } else {
-            qsort(p->safe, p->n_safe, sizeof *p->safe, by_time);
-            uint32_t n = probe_list(p, p->fast, p->n_fast, N_STARTS, p->most_work / 3);
-            n += probe_list(p, p->safe, p->n_safe, N_STARTS, p->most_work / 2);
+            uint32_t n = 0;
+            for (int k = 0; k < N_BANDS; k++)
+                n += probe_list(p, p->fast[k], p->n_fast[k], N_STARTS, p->most_work / 3);
+            for (int k = 0; k < N_BANDS; k++) {
+                qsort(p->safe[k], p->n_safe[k], sizeof *p->safe[k], by_time);
+                n += probe_list(p, p->safe[k], p->n_safe[k], N_STARTS, p->most_work / 2);
+            }
             if (!n)
                 probe_list(p, p->small, p->n_small, N_STARTS, p->most_work * 2 / 3);
         }

@@ -54,10 +54,11 @@ void zinf_settings_init(zinf_settings *settings)
     memset(settings, 0xff, sizeof *settings); /* ZINF_FREE is -1 in every field */
 }
 
+/* The nearest known key; NULL if none shares half of its letters. */
 static const char *nearest(const char *key)
 {
-    const char *best = table[0].key;
-    size_t distance = SIZE_MAX;
+    const char *best = NULL;
+    size_t distance = strlen(key) / 2 + 1;
 
     for (int i = 0; i < N_SETTINGS; i++) {
         size_t d = zinf_edit_distance(key, table[i].key);
@@ -96,10 +97,12 @@ zinf_status zinf_settings_set(zinf_settings *settings, const char *assignment, z
     for (int i = 0; i < N_SETTINGS; i++)
         if (!strcmp(key, table[i].key))
             s = &table[i];
-    if (!s)
+    if (!s) {
+        const char *near = nearest(key);
         return zinf_fail(err, ZINF_BAD_INPUT,
-                         "--set: unknown key \"%s\"; did you mean \"%s\"? (zinf-plan --help lists "
-                         "all)", key, nearest(key));
+                         "--set: unknown key \"%s\"%s%s%s (zinf-plan --help lists all)", key,
+                         near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+    }
     const char *text = equals + 1;
     int64_t value = ZINF_FREE;
     if (s->type == TIER) {

@@ -16,18 +16,26 @@ static zinf_status arena_alloc(zinf_tier tier, uint64_t bytes, void **ret_memory
         return ZINF_OK;
     const uint64_t pages = (bytes + ZINF_PAGE - 1) / ZINF_PAGE * ZINF_PAGE;
     const uint64_t asked = pages + HUGE_PAGE;
-    char *start = mmap(NULL, asked, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    /* what is reserved for alignment counts in no limit but that of the address space */
+    char *start = mmap(NULL, asked, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
+    if (start != MAP_FAILED) {
+        const uint64_t before = (HUGE_PAGE - (uintptr_t)start % HUGE_PAGE) % HUGE_PAGE;
+        if (before)
+            munmap(start, before);
+        munmap(start + before + pages, HUGE_PAGE - before);
+        start += before;
+        if (mprotect(start, pages, PROT_READ | PROT_WRITE)) {
+            const int error = errno;
+            munmap(start, pages);
+            errno = error;
+            start = MAP_FAILED;
+        }
+    }
     if (start == MAP_FAILED)
         return zinf_fail(err, ZINF_MACHINE, "cannot allocate the %s arena of %" PRIu64
                          " bytes: %s; plan for a machine with less memory",
                          zinf_tier_name(tier), bytes, strerror(errno));
-    const uint64_t before = (HUGE_PAGE - (uintptr_t)start % HUGE_PAGE) % HUGE_PAGE;
-    if (before)
-        munmap(start, before);
-    if (HUGE_PAGE - before)
-        munmap(start + before + pages, HUGE_PAGE - before);
-    start += before;
     (void)madvise(start, pages, MADV_HUGEPAGE); /* faster where the kernel allows it */
 #ifdef MADV_POPULATE_WRITE
     if (madvise(start, pages, MADV_POPULATE_WRITE) == 0) {

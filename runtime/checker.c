@@ -215,6 +215,24 @@ static bool check_regions(zinf_checker *c)
 
 /* ---- running a program ---- */
 
+/* The segment of the program that holds an instruction, at or before `last`. */
+static uint32_t segment_of(const zinf_checker *c, uint32_t last, uint32_t instr)
+{
+    const zinf_segment *segments = &c->plan->segments[c->plan->programs[c->kind].first_segment];
+    uint32_t first = 0;
+
+    if (instr >= segments[last].first_instr)
+        return last;
+    while (first < last) {
+        const uint32_t middle = first + (last - first + 1) / 2;
+        if (segments[middle].first_instr <= instr)
+            first = middle;
+        else
+            last = middle - 1;
+    }
+    return first;
+}
+
 static bool visit(zinf_checker *c, uint32_t segment, uint32_t number)
 {
     const zinf_plan *plan = c->plan;
@@ -228,13 +246,11 @@ static bool visit(zinf_checker *c, uint32_t segment, uint32_t number)
         memcpy(c->now, c->before[queue], sizeof c->now);
     for (uint32_t w = instr->wait0; w < instr->wait0 + instr->n_waits; w++) {
         const zinf_wait *wait = &plan->waits[w];
-        uint32_t s = segment;
-        uint64_t iteration = c->iteration;
-        while (wait->instr < segments[s].first_instr)
-            iteration = c->visits[--s] - 1;
-        if (s == segment && wait->distance > iteration)
+        uint32_t s = segment_of(c, segment, wait->instr);
+        if (s == segment && wait->distance > c->iteration)
             continue;
-        iteration -= s == segment ? wait->distance : 0;
+        const uint64_t iteration = s == segment ? c->iteration - wait->distance
+                                                : c->visits[s] - 1;
         const uint32_t *clock = c->clocks[c->first_visit[s] + iteration * segments[s].n_instrs +
                                           (wait->instr - segments[s].first_instr)];
         for (int q = 0; q < ZINF_N_QUEUES; q++)
@@ -264,13 +280,16 @@ static bool visit(zinf_checker *c, uint32_t segment, uint32_t number)
     c->clocks[number][queue] = c->next_clock[queue]++;
     c->before[queue] = c->clocks[number];
     for (int t = 0; t < ZINF_N_TIERS; t++)
-        if (c->maps[t].failed)
+        if (c->maps[t].work > c->maps[t].most_work)
+            return refuse(c, "C3", c->index, ZINF_NONE, NULL, 0, 0,
+                          "accesses are in too many pieces to be proved");
+        else if (c->maps[t].failed)
             return zinf_fail(c->err, ZINF_MACHINE, "out of memory while checking the plan"), false;
     return true;
 }
 
 /* Regions as the program finds them. */
-static bool enter(zinf_checker *c)
+static bool enter(zinf_checker *c, uint64_t most_work)
 {
     const zinf_plan *plan = c->plan;
 
@@ -284,7 +303,7 @@ static bool enter(zinf_checker *c)
     for (uint32_t v = 0; v < plan->n_values; v++)
         c->contents[v].generation = c->contents[v].batch = 0;
     for (int t = 0; t < ZINF_N_TIERS; t++)
-        if (!zinf_map_init(&c->maps[t]))
+        if (!zinf_map_init(&c->maps[t], most_work))
             return zinf_fail(c->err, ZINF_MACHINE, "out of memory while checking the plan"), false;
     if (c->kind == ZINF_PROGRAM_INIT || c->kind == ZINF_PROGRAM_LOAD)
         return true;
@@ -309,7 +328,7 @@ static bool check_program(zinf_checker *c, uint32_t kind)
 {
     const zinf_program *program = &c->plan->programs[kind];
     const zinf_segment *segments = &c->plan->segments[program->first_segment];
-    uint64_t total = 0;
+    uint64_t total = 0, unrolled = 0;
     uint32_t number = 0;
 
     c->kind = kind;
@@ -318,17 +337,21 @@ static bool check_program(zinf_checker *c, uint32_t kind)
     c->clocks = NULL;
     c->first_visit = calloc(2 * (size_t)program->n_segments + 1, sizeof *c->first_visit);
     c->visits = c->first_visit + program->n_segments;
-    if (!c->first_visit || !enter(c))
+    if (!c->first_visit)
         return zinf_fail(c->err, ZINF_MACHINE, "out of memory while checking the plan"), false;
     for (uint32_t s = 0; s < program->n_segments; s++) {
         c->first_visit[s] = (uint32_t)total;
         uint64_t visits = n_visits(c, &segments[s]);
-        if (visits > UNROLL && visits > MOST_VISITS / segments[s].n_instrs)
+        if (visits > UNROLL)
+            unrolled += visits * segments[s].n_instrs; /* at most 2^62 before it is refused */
+        if (unrolled > MOST_VISITS)
             return refuse(c, "C3", segments[s].first_instr, ZINF_NONE, NULL, 0, 0,
                           "its loop writes with a stride and is too long to be proved");
         c->visits[s] = (uint32_t)visits;
         total += visits * segments[s].n_instrs;
     }
+    if (!enter(c, LEAST_WORK + EACH_WORK * (total + c->plan->n_units)))
+        return zinf_fail(c->err, ZINF_MACHINE, "out of memory while checking the plan"), false;
     c->clocks = total > UINT32_MAX - 1 ? NULL : malloc((total + 1) * sizeof *c->clocks);
     if (!c->clocks)
         return zinf_fail(c->err, ZINF_MACHINE, "out of memory while checking the plan"), false;

@@ -116,19 +116,29 @@ static bool inside_part(const zinf_checker *c, const zinf_operand *o, int64_t or
     const uint64_t element = zinf_dtype_bytes(o->dtype);
     const uint64_t at = (o->offset - (uint64_t)origin) / element, n = o->bytes / element;
 
-    for (uint32_t p = u->first_part; p < u->first_part + u->n_parts; p++) {
-        const zinf_part *part = &c->plan->parts[p];
+    uint32_t first = 0, last = u->n_parts; /* parts ascend: the last one that begins at or before */
+
+    while (first + 1 < last) {
+        const uint32_t middle = first + (last - first) / 2;
+        if (c->plan->parts[u->first_part + middle].at <= at)
+            first = middle;
+        else
+            last = middle;
+    }
+    if (u->n_parts) {
+        const zinf_part *part = &c->plan->parts[u->first_part + first];
         const uint64_t cols = c->plan->tensors[part->tensor].cols;
+        uint32_t p = u->first_part + first;
         uint64_t end = part->at + part->n_rows * cols;
-        if (at < part->at || at >= end)
-            continue;
-        *ret_row = c->plan->tensors[part->tensor].stack_row + part->first_row +
-                   (at - part->at) / cols;
-        for (; at + n > end && p + 1 < u->first_part + u->n_parts && continues(c->plan, p); p++)
-            end += c->plan->parts[p + 1].n_rows * cols;
-        if (at + n <= end)
-            return (at - part->at) % cols == 0 && n % cols == 0;
-        break;
+        if (at >= part->at && at < end) {
+            *ret_row = c->plan->tensors[part->tensor].stack_row + part->first_row +
+                       (at - part->at) / cols;
+            for (; at + n > end && p + 1 < u->first_part + u->n_parts && continues(c->plan, p);
+                 p++)
+                end += c->plan->parts[p + 1].n_rows * cols;
+            if (at + n <= end)
+                return (at - part->at) % cols == 0 && n % cols == 0;
+        }
     }
     *ret_row = 0;
     return unit && at == 0 && n == u->n_elems;

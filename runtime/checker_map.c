@@ -28,6 +28,12 @@ static bool grow(zinf_map *map, void *array, uint32_t *cap, uint32_t n, size_t s
     return true;
 }
 
+static bool work(zinf_map *map)
+{
+    map->failed |= ++map->work > map->most_work;
+    return !map->failed;
+}
+
 /* 0, a slot of its own that nobody reads, when memory is short. */
 static uint32_t new_cell(zinf_map *map, const zinf_cell *content, uint64_t lo, uint64_t hi,
                          uint32_t next)
@@ -37,7 +43,8 @@ static uint32_t new_cell(zinf_map *map, const zinf_cell *content, uint64_t lo, u
 
     if (i)
         map->free_cell = map->cells[i].next;
-    else if (grow(map, &map->cells, &map->cap_cells, map->n_cells, sizeof *map->cells))
+    else if (work(map) &&
+             grow(map, &map->cells, &map->cap_cells, map->n_cells, sizeof *map->cells))
         i = map->n_cells++;
     copy.lo = lo;
     copy.hi = hi;
@@ -135,7 +142,7 @@ static void flatten(zinf_map *map, uint32_t node)
 
     if (pitch == 0 || hi - lo > pitch)
         return;
-    for (uint64_t at = lo; at < hi;) {
+    for (uint64_t at = lo; at < hi && !map->failed;) {
         const zinf_cell *cell = &map->cells[cell_at(map, old, at % pitch)];
         uint64_t next = at + (cell->hi - at % pitch);
         uint32_t copy = new_cell(map, cell, 0, UINT64_MAX, 0);
@@ -187,7 +194,7 @@ static void split_cell(zinf_map *map, uint32_t node, uint64_t column)
 
 static void add_hit(zinf_map *map, uint64_t lo, uint64_t hi, uint32_t cell, bool foreign)
 {
-    if (grow(map, &map->hits, &map->cap_hits, map->n_hits, sizeof *map->hits))
+    if (work(map) && grow(map, &map->hits, &map->cap_hits, map->n_hits, sizeof *map->hits))
         map->hits[map->n_hits++] = (zinf_hit){lo, hi, cell, foreign};
 }
 
@@ -283,13 +290,16 @@ void zinf_map_write(zinf_map *map, zinf_span span, const zinf_cell *content)
     }
 }
 
-bool zinf_map_init(zinf_map *map)
+bool zinf_map_init(zinf_map *map, uint64_t most_work)
 {
     const zinf_cell nothing = {.value = ZINF_NONE, .writer = ZINF_NONE, .origin = ZINF_NO_ORIGIN};
 
     map->n_cells = map->n_nodes = map->free_cell = map->free_node = 0;
     map->random = 2463534242u;
+    map->work = 0;
+    map->most_work = most_work;
     if (!grow(map, &map->cells, &map->cap_cells, 0, sizeof *map->cells) ||
+        !grow(map, &map->hits, &map->cap_hits, 0, sizeof *map->hits) ||
         !grow(map, &map->nodes, &map->cap_nodes, 0, sizeof *map->nodes))
         return false;
     map->cells[0] = nothing;

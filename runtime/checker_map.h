@@ -42,10 +42,12 @@ typedef struct zinf_map {
     zinf_hit *hits;
     uint32_t n_nodes, cap_nodes, free_node, n_cells, cap_cells, free_cell, n_hits, cap_hits;
     uint32_t random;
-    bool failed; /* out of memory: nothing in the map means anything any more */
+    uint64_t work, most_work; /* cells made and found: bounds time and memory */
+    bool failed; /* out of memory or work: nothing in the map means anything any more */
 } zinf_map;
 
-bool zinf_map_init(zinf_map *map); /* one node, nothing written; false if memory is short */
+/* One node, nothing written; false if memory is short. After most_work it has failed. */
+bool zinf_map_init(zinf_map *map, uint64_t most_work);
 void zinf_map_free(zinf_map *map); /* accepts a zeroed map */
 
 /* Finds the cells of the span, splitting nodes at its edges: map->hits, ascending. */

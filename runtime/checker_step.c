@@ -213,6 +213,14 @@ static bool region_holds(zinf_checker *c, uint32_t unit, const zinf_region *r, u
     return true;
 }
 
+static bool refuse_unit(zinf_checker *c, const char *rule, const zinf_unit *unit, const char *what)
+{
+    char wrong[200];
+
+    snprintf(wrong, sizeof wrong, "unit \"%.60s\" %s", unit->name, what);
+    return refuse(c, rule, ZINF_NONE, ZINF_NONE, NULL, 0, 0, wrong);
+}
+
 bool check_exit(zinf_checker *c)
 {
     const zinf_plan *plan = c->plan;
@@ -224,14 +232,10 @@ bool check_exit(zinf_checker *c)
 
     for (uint32_t u = 0; u < plan->n_units; u++) {
         const zinf_unit *unit = &plan->units[u];
-        char wrong[200], unused[200];
         bool ok = true;
-        snprintf(unused, sizeof unused, "unit \"%.60s\" is not used as in a step", unit->name);
-        snprintf(wrong, sizeof wrong, "unit \"%.60s\" is updated or moved %" PRIu32
-                 " times, not once", unit->name, c->tallies[u].updates);
         if (!empty && c->tallies[u].updates != 1 &&
             (fills || c->kind == ZINF_PROGRAM_STEP || c->kind == ZINF_PROGRAM_SAVE))
-            return refuse(c, "C7", ZINF_NONE, ZINF_NONE, NULL, 0, 0, wrong);
+            return refuse_unit(c, "C7", unit, "is not updated or moved exactly once");
         if (unit->param.bytes && (!fills || c->contents[unit->param.value].on_entry))
             ok = region_holds(c, u, &unit->param, 0, act * unit->n_elems, plan->job.precision);
         for (uint64_t i = 0; ok && i < 3 && unit->optimizer.bytes; i++)
@@ -243,7 +247,7 @@ bool check_exit(zinf_checker *c)
         if (c->kind == ZINF_PROGRAM_STEP)
             c->tallies[u].step_uses = c->tallies[u].uses;
         if (forward && c->tallies[u].uses != c->tallies[u].step_uses)
-            return refuse(c, "C4", ZINF_NONE, ZINF_NONE, NULL, 0, 0, unused);
+            return refuse_unit(c, "C4", unit, "is not used as in a step");
     }
     if (c->kind == ZINF_PROGRAM_EVAL && !empty && c->n_losses != 1)
         return refuse(c, "C7", ZINF_NONE, ZINF_NONE, NULL, 0, 0, "there must be one loss");

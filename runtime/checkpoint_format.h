@@ -24,7 +24,7 @@
 enum {
     ZINF_CHECKPOINT_VERSION = 1,
     ZINF_SUM_DIGITS = 16,
-    ZINF_CHUNK_BYTES = 1 << 22,          /* of what is read for a checksum at once */
+    ZINF_CHUNK_BYTES = 1 << 18,          /* of what is read for a checksum at once */
     ZINF_MAX_HEADER_BYTES = 100000000    /* of a safetensors header, by its specification */
 };
 #define ZINF_MANIFEST_NAME "manifest.json"

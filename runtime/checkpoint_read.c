@@ -1,11 +1,12 @@
 /* runtime/checkpoint_read.c - the reader of checkpoints; see checkpoint.h and
- * checkpoint_format.h. Opening checks every byte of the four files, in chunks of 4 MiB.
+ * checkpoint_format.h. Opening checks every byte of the four files, in chunks of 256 KiB.
  */
 #include "runtime/checkpoint_format.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,11 @@
 #define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
 
-static const uint64_t max_manifest_bytes = 256u << 20;
+/* JSON in memory is some 20 times its text: a text may be as long as this model can need. */
+static uint64_t max_json_bytes(const zinf_plan *plan)
+{
+    return ((uint64_t)1 << 16) + (uint64_t)plan->n_tensors * 1024;
+}
 
 struct zinf_checkpoint_reader {
     const zinf_plan *plan;
@@ -269,7 +274,10 @@ static zinf_status get_progress(const zinf_checkpoint_reader *r, json_object *ma
         !(scale = member(r, manifest, "loss_scale", json_type_string, where, err)))
         return err->status;
     ret_progress->loss_scale = strtod(json_object_get_string(scale), &end);
-    return *end ? refuse(r, err, "\"loss_scale\" is no number") : ZINF_OK;
+    if (*end || !(ret_progress->loss_scale > 0) || !isfinite(ret_progress->loss_scale))
+        return refuse(r, err, "\"loss_scale\" is \"%.40s\", not a positive number",
+                      json_object_get_string(scale));
+    return ZINF_OK;
 }
 
 /* Format and version come first: what follows is known only then. */
@@ -303,7 +311,7 @@ static zinf_status read_manifest(const zinf_checkpoint_reader *r, json_object **
 
     if (open_file(r, ZINF_MANIFEST_NAME, &fd, &n, err))
         return err->status;
-    char *text = n <= max_manifest_bytes ? malloc(n + 1) : NULL;
+    char *text = n <= max_json_bytes(r->plan) ? malloc(n + 1) : NULL;
     if (!text)
         refuse(r, err, "\"%s\" of %" PRIu64 " bytes is too large", ZINF_MANIFEST_NAME, n);
     else if (!zinf_read_all(fd, text, n, 0, r->directory, ZINF_MANIFEST_NAME, err)) {
@@ -363,9 +371,10 @@ static zinf_status read_header(zinf_checkpoint_reader *r, unsigned array, uint64
 
     if (zinf_read_all(r->fds[array], &n, sizeof n, 0, r->directory, file, err))
         return err->status;
-    if (n > ZINF_MAX_HEADER_BYTES || n + 8 > file_bytes)
-        return refuse(r, err, "\"%s\" says its header has %" PRIu64 " bytes, but has %" PRIu64
-                      " (limit %d): it is damaged", file, n, file_bytes, ZINF_MAX_HEADER_BYTES);
+    if (n > max_json_bytes(r->plan) || n > file_bytes - 8)
+        return refuse(r, err, "\"%s\" has %" PRIu64 " bytes and says that %" PRIu64 " are its "
+                      "header, of at most %" PRIu64 ": it is damaged", file, file_bytes, n,
+                      max_json_bytes(r->plan));
     char *text = malloc(8 + n + 1);
     if (!text)
         return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");

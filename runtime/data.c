@@ -19,6 +19,8 @@ enum {
     ROUNDS = 8
 };
 
+#define MOST_TOKENS ((uint64_t)1 << 50)
+
 struct zinf_data {
     char *path;
     const char *format;
@@ -264,6 +266,12 @@ zinf_status zinf_data_open(const char *path, uint64_t vocab, uint64_t sequence, 
         goto out;
     d->n_tokens = (d->file_bytes - d->header_bytes) / d->width;
     d->n_sequences = d->n_tokens ? (d->n_tokens - 1) / sequence : 0;
+    if (d->n_tokens > MOST_TOKENS) {
+        zinf_fail(err, ZINF_BAD_INPUT, "data: \"%s\" (%s) has %" PRIu64 " tokens; at most %" PRIu64
+                  " are read: no file of tokens is that long", path, d->format, d->n_tokens,
+                  MOST_TOKENS);
+        goto out;
+    }
     if (!d->n_sequences) {
         zinf_fail(err, ZINF_BAD_INPUT, "data: \"%s\" (%s) has %" PRIu64 " tokens; one sequence of %"
                   PRIu64 " needs %" PRIu64, path, d->format, d->n_tokens, sequence, sequence + 1);

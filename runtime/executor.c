@@ -17,8 +17,6 @@
 #include "runtime/executor_internal.h"
 #include "runtime/rope.h"
 
-enum { TRACE_CAPACITY = 1 << 18 };
-
 uint64_t zinf_now_ns(void)
 {
     struct timespec now;
@@ -91,7 +89,8 @@ void zinf_executor_fail(zinf_executor *executor, const zinf_op *op, const zinf_e
         /* steps as the log counts them: the one being done */
         const uint64_t step = executor->env->step + (executor->program == ZINF_PROGRAM_STEP);
         char where[256];
-        const int n = snprintf(where, sizeof where, " (program %s, step %" PRIu64 ", %s \"%.100s\")",
+        const int n = snprintf(where, sizeof where,
+                               " (program %s, step %" PRIu64 ", %s \"%.100s\")",
                                zinf_program_name(executor->program), step,
                                zinf_opcode_get(op->instr->opcode)->name,
                                &executor->plan->strings[op->instr->name]);
@@ -386,7 +385,7 @@ static zinf_status prepare_traces(zinf_executor *executor, zinf_error *err)
             n += (start[q + 1] - start[q]) * plan->segments[step->first_segment + s].count;
         }
         zinf_lane *lane = &executor->lanes[q];
-        lane->trace_capacity = n < TRACE_CAPACITY ? n : TRACE_CAPACITY;
+        lane->trace_capacity = n < ZINF_TRACE_CAPACITY ? n : ZINF_TRACE_CAPACITY;
         lane->trace = calloc(lane->trace_capacity + 1, sizeof *lane->trace);
         if (!lane->trace)
             return zinf_fail(err, ZINF_MACHINE, "out of memory for the trace");

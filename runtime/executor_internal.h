@@ -8,7 +8,7 @@
 #include "runtime/executor.h"
 #include "runtime/opcodes.h"
 
-enum { ZINF_OP_GEMMS = 7, ZINF_FLIGHTS = 32 };
+enum { ZINF_OP_GEMMS = 7, ZINF_FLIGHTS = 32, ZINF_TRACE_CAPACITY = 1 << 18 };
 
 /* A wait resolved to a queue's count of completed instances. */
 typedef struct zinf_need {

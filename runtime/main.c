@@ -1,9 +1,12 @@
 /* runtime/main.c - zinf-run: options, signals, the exit code. */
+#include <malloc.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "runtime/options.h"
+#include "runtime/overhead.h"
 #include "runtime/run.h"
 
 static volatile sig_atomic_t stop;
@@ -14,11 +17,32 @@ static void on_signal(int number)
     signal(number, SIG_DFL); /* the second one ends at once */
 }
 
+/* So that memory outside the arenas is what the plan states: one heap, what is freed goes back
+ * to the system, and no thread reserves more stack than it may use (libgomp's included). */
+static void keep_memory_small(void)
+{
+    pthread_attr_t attributes;
+
+    mallopt(M_ARENA_MAX, 1);
+    mallopt(M_MMAP_THRESHOLD, 128 << 10);
+    mallopt(M_TRIM_THRESHOLD, 128 << 10);
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
+    if (pthread_attr_init(&attributes) == 0) {
+        pthread_attr_setstacksize(&attributes, ZINF_STACK_BYTES);
+        pthread_setattr_default_np(&attributes);
+        pthread_attr_destroy(&attributes);
+    }
+#else
+    (void)attributes;
+#endif
+}
+
 int main(int argc, char **argv)
 {
     zinf_run_options options;
     zinf_error err = {0};
 
+    keep_memory_small();
     if (zinf_run_options_parse(argc, argv, &options, &err) == ZINF_OK) {
         if (options.help) {
             zinf_run_options_help(stdout);

@@ -185,8 +185,10 @@ zinf_status zinf_plan_write(zinf_plan *plan, const char *path, zinf_error *err)
     static const char zeros[8];
     file_header header = {.version = ZINF_PLAN_VERSION, .n_sections = N_SECTIONS};
     file_fixed fixed;
-    char temporary[PATH_MAX];
+    char temporary[PATH_MAX], suffix[32] = "";
     XXH64_state_t *hash = XXH64_createState();
+    bool in_place = false;
+    struct stat info;
     int fd = -1;
 
     memcpy(header.magic, magic, sizeof magic);
@@ -208,13 +210,16 @@ zinf_status zinf_plan_write(zinf_plan *plan, const char *path, zinf_error *err)
     }
     header.hash = XXH64_digest(hash);
 
-    if (snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid()) >=
-        (int)sizeof temporary) {
+    /* A device or a pipe is written to, never replaced by a file. */
+    in_place = !stat(path, &info) && !S_ISREG(info.st_mode);
+    if (!in_place)
+        snprintf(suffix, sizeof suffix, ".%ld.tmp", (long)getpid());
+    if (snprintf(temporary, sizeof temporary, "%s%s", path, suffix) >= (int)sizeof temporary) {
         zinf_fail(err, ZINF_BAD_INPUT, "the path \"%.200s...\" is longer than %d bytes", path,
                   PATH_MAX);
         goto done;
     }
-    fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    fd = open(temporary, O_WRONLY | O_CLOEXEC | (in_place ? 0 : O_CREAT | O_TRUNC), 0644);
     if (fd < 0) {
         zinf_fail(err, ZINF_MACHINE, "cannot create \"%s\": %s", temporary, strerror(errno));
         goto done;
@@ -232,17 +237,18 @@ zinf_status zinf_plan_write(zinf_plan *plan, const char *path, zinf_error *err)
         zinf_fail(err, ZINF_MACHINE, "\"%s\": cannot sync: %s", temporary, strerror(errno));
         goto done;
     }
-    if (rename(temporary, path)) {
+    if (!in_place && rename(temporary, path)) {
         zinf_fail(err, ZINF_MACHINE, "cannot rename \"%s\" to \"%s\": %s", temporary, path,
                   strerror(errno));
         goto done;
     }
-    sync_directory_of(path);
+    if (!in_place)
+        sync_directory_of(path);
     plan->hash = header.hash;
 done:
     if (fd >= 0)
         close(fd);
-    if (fd >= 0 && err->status)
+    if (fd >= 0 && err->status && !in_place)
         unlink(temporary);
     XXH64_freeState(hash);
     return err->status;

@@ -264,6 +264,8 @@ static zinf_status check_meaning(const zinf_plan *plan, uint32_t index,
     case ZINF_OP_ATTENTION_BACKWARD:
         if (instr->attr[1] == 0 || instr->attr[0] % instr->attr[1])
             wrong = "query heads are no multiple of kv heads";
+        else if (instr->attr[2] > 1 << 15 || instr->attr[3] > INT32_MAX)
+            wrong = "a head is wider than 32768, or a sequence longer than 2^31 - 1";
         break;
     case ZINF_OP_LOSS:
         if (instr->attr[0] == 0)

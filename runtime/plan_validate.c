@@ -14,6 +14,7 @@
 #define REFUSE(...) zinf_fail(err, ZINF_DOES_NOT_FIT, "plan refused: " __VA_ARGS__)
 #define MOST_SIZE ((uint64_t)1 << 56) /* of one arena: far above any machine, far from overflow */
 #define MOST_COUNT 1000000000u        /* iterations of a loop, distance of a wait */
+#define MOST_NS 1e20                  /* of one instruction: 3,000 years */
 
 static bool ends(const char *text, size_t n)
 {
@@ -356,7 +357,7 @@ static zinf_status check_instr(const zinf_plan *plan, uint32_t index, uint64_t c
         return REFUSE(HERE "has operands %" PRIu32 " and %" PRIu32 " more, it takes %zu of %"
                       PRIu32, HERE_ARGS, instr->operand0, instr->n_operands,
                       strlen(info->access), plan->n_operands);
-    if (!(instr->cost_ns >= 0) || !isfinite(instr->cost_ns))
+    if (!(instr->cost_ns >= 0) || !(instr->cost_ns <= MOST_NS))
         return REFUSE(HERE "costs %g ns", HERE_ARGS, instr->cost_ns);
     for (unsigned slot = 0; slot < instr->n_operands; slot++)
         if (check_operand(plan, index, slot, count, err))
@@ -382,6 +383,19 @@ static zinf_status check_wait(const zinf_plan *plan, uint32_t program_first, uin
         (same && wait->distance == 0 && wait->instr >= index))
         return REFUSE(HERE "waits for instruction %" PRIu32 " at distance %" PRIu32
                       ", which is not earlier", HERE_ARGS, wait->instr, wait->distance);
+    return ZINF_OK;
+}
+
+/* Instructions share no waits: else few bytes of a file could ask for endless work. */
+static zinf_status check_wait_counts(const zinf_plan *plan, zinf_error *err)
+{
+    uint64_t total = 0;
+
+    for (uint32_t i = 0; i < plan->n_instrs; i++)
+        total += plan->instrs[i].n_waits;
+    if (total > plan->n_waits)
+        return REFUSE("its instructions have %" PRIu64 " waits in all, the file %" PRIu32, total,
+                      plan->n_waits);
     return ZINF_OK;
 }
 
@@ -439,7 +453,8 @@ static zinf_status check_programs(const zinf_plan *plan, zinf_error *err)
 
 zinf_status zinf_plan_validate(const zinf_plan *plan, zinf_error *err)
 {
-    if (check_fixed(plan, err) || check_strings(plan, err) || check_units(plan, err))
+    if (check_fixed(plan, err) || check_strings(plan, err) || check_units(plan, err) ||
+        check_wait_counts(plan, err))
         return err->status;
     return check_programs(plan, err);
 }

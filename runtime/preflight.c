@@ -3,11 +3,13 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 #include "runtime/backend.h"
 
@@ -26,22 +28,63 @@ static uint64_t kilobytes(const char *path, const char *key)
     return value;
 }
 
-/* A control group's limit less what it uses; UINT64_MAX if there is none. */
+static uint64_t number_in(const char *directory, const char *file)
+{
+    char path[512];
+    uint64_t value = UINT64_MAX;
+
+    snprintf(path, sizeof path, "%s/%s", directory, file);
+    FILE *in = fopen(path, "r");
+    if (in && fscanf(in, "%" SCNu64, &value) != 1)
+        value = UINT64_MAX;
+    if (in)
+        fclose(in);
+    return value;
+}
+
+/* What a control group may still take: its limit less its use, but the page cache is given up. */
+static uint64_t left_in(const char *directory, bool second)
+{
+    const uint64_t most = number_in(directory, second ? "memory.max" : "memory.limit_in_bytes");
+    uint64_t used = number_in(directory, second ? "memory.current" : "memory.usage_in_bytes");
+    char path[512];
+
+    if (most == UINT64_MAX || used == UINT64_MAX)
+        return UINT64_MAX;
+    snprintf(path, sizeof path, "%s/memory.stat", directory);
+    static const char *const caches[] = {"active_file ", "inactive_file "};
+    for (int i = 0; i < 2; i++) {
+        const uint64_t cache = kilobytes(path, caches[i]);
+        if (cache != UINT64_MAX)
+            used = used > cache / 1024 ? used - cache / 1024 : 0;
+    }
+    return most > used ? most - used : 0;
+}
+
+/* Of the group this process is in and of the root that it sees, version 1 or 2; UINT64_MAX if
+ * there is no limit. */
 static uint64_t group_left(void)
 {
-    uint64_t most = UINT64_MAX, used = 0;
-    FILE *in = fopen("/sys/fs/cgroup/memory.max", "r");
+    char line[400], directory[480];
+    uint64_t least = left_in("/sys/fs/cgroup", true);
+    const uint64_t root = left_in("/sys/fs/cgroup/memory", false);
+    FILE *in = fopen("/proc/self/cgroup", "r");
 
-    if (in && fscanf(in, "%" SCNu64, &most) != 1)
-        most = UINT64_MAX;
+    least = root < least ? root : least;
+    while (in && fgets(line, sizeof line, in)) {
+        const bool second = strncmp(line, "0::", 3) == 0;
+        const char *path = strrchr(line, ':');
+        line[strcspn(line, "\n")] = 0;
+        if (!path || (!second && !strstr(line, ":memory:")))
+            continue;
+        snprintf(directory, sizeof directory, "/sys/fs/cgroup%s%s", second ? "" : "/memory",
+                 path + 1);
+        const uint64_t left = left_in(directory, second);
+        least = left < least ? left : least;
+    }
     if (in)
         fclose(in);
-    in = fopen("/sys/fs/cgroup/memory.current", "r");
-    if (in && fscanf(in, "%" SCNu64, &used) != 1)
-        used = 0;
-    if (in)
-        fclose(in);
-    return most == UINT64_MAX ? most : most > used ? most - used : 0;
+    return least;
 }
 
 uint64_t zinf_peak_rss_bytes(void)
@@ -51,14 +94,25 @@ uint64_t zinf_peak_rss_bytes(void)
     return bytes == UINT64_MAX ? 0 : bytes;
 }
 
-static zinf_status check_memory(const zinf_plan *plan, zinf_error *err)
+static zinf_status check_limit(int resource, const char *what, uint64_t need, zinf_error *err)
+{
+    struct rlimit limit;
+
+    if (getrlimit((__rlimit_resource_t)resource, &limit) || limit.rlim_cur == RLIM_INFINITY ||
+        need <= limit.rlim_cur)
+        return ZINF_OK;
+    return zinf_fail(err, ZINF_DOES_NOT_FIT, "the plan needs %" PRIu64 " bytes of memory, but %s "
+                     "to %" PRIu64 "; raise that, or plan for a device and host of less memory",
+                     need, what, (uint64_t)limit.rlim_cur);
+}
+
+static zinf_status check_memory(const zinf_plan *plan, uint64_t more_bytes, zinf_error *err)
 {
     const zinf_machine_info *machine = &plan->machine;
-    uint64_t need = 0;
+    uint64_t need = more_bytes;
     const uint64_t free_bytes = kilobytes("/proc/meminfo", "MemAvailable:");
     const uint64_t group = group_left();
     const uint64_t left = group < free_bytes ? group : free_bytes;
-    struct rlimit limit;
 
     for (unsigned tier = ZINF_TIER_DEVICE; tier <= ZINF_TIER_HOST; tier++)
         if (__builtin_add_overflow(need, machine->arena_bytes[tier], &need) ||
@@ -68,15 +122,39 @@ static zinf_status check_memory(const zinf_plan *plan, zinf_error *err)
         return zinf_fail(err, ZINF_DOES_NOT_FIT, "the plan needs %" PRIu64 " bytes of memory, %"
                          PRIu64 " are available; plan for a device and host of less memory, or "
                          "free some", need, left);
-    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
-        need > limit.rlim_cur)
-        return zinf_fail(err, ZINF_DOES_NOT_FIT, "the plan needs %" PRIu64 " bytes of memory, "
-                         "the address space is limited to %" PRIu64 " (ulimit -v)", need,
-                         (uint64_t)limit.rlim_cur);
+    if (check_limit(RLIMIT_AS, "the address space (ulimit -v) is limited", need, err) ||
+        check_limit(RLIMIT_DATA, "data (ulimit -d) is limited", need, err))
+        return err->status;
     return ZINF_OK;
 }
 
-zinf_status zinf_preflight(const zinf_plan *plan, const char *nvme, zinf_error *err)
+/* Before the file is made: what a killed run left there is going to be replaced. */
+static zinf_status check_disk(const zinf_plan *plan, const char *nvme, zinf_error *err)
+{
+    const uint64_t need = plan->machine.arena_bytes[ZINF_TIER_NVME];
+    char path[PATH_MAX];
+    struct statvfs fs;
+    struct stat old;
+    uint64_t left;
+
+    if (statvfs(nvme, &fs))
+        return zinf_fail(err, ZINF_MACHINE, "free space of --nvme \"%s\": %s", nvme,
+                         strerror(errno));
+    if (__builtin_mul_overflow((uint64_t)fs.f_bavail, (uint64_t)fs.f_frsize, &left))
+        left = UINT64_MAX;
+    if (snprintf(path, sizeof path, "%s/zinf-rank0.nvme", nvme) < (int)sizeof path &&
+        lstat(path, &old) == 0 && S_ISREG(old.st_mode) &&
+        __builtin_add_overflow(left, (uint64_t)old.st_blocks * 512, &left))
+        left = UINT64_MAX;
+    if (need > left)
+        return zinf_fail(err, ZINF_MACHINE, "the plan needs %" PRIu64 " bytes in --nvme \"%s\", "
+                         "its filesystem has %" PRIu64 " bytes free; free some, or name another "
+                         "directory", need, nvme, left);
+    return ZINF_OK;
+}
+
+zinf_status zinf_preflight(const zinf_plan *plan, const char *nvme, uint64_t more_bytes,
+                           zinf_error *err)
 {
     struct stat info;
 
@@ -99,6 +177,8 @@ zinf_status zinf_preflight(const zinf_plan *plan, const char *nvme, zinf_error *
             return zinf_fail(err, ZINF_BAD_INPUT, "--nvme \"%s\": %s", nvme, strerror(errno));
         if (!S_ISDIR(info.st_mode))
             return zinf_fail(err, ZINF_BAD_INPUT, "--nvme \"%s\" is no directory", nvme);
+        if (check_disk(plan, nvme, err))
+            return err->status;
     }
-    return check_memory(plan, err);
+    return check_memory(plan, more_bytes, err);
 }

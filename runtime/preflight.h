@@ -9,8 +9,10 @@
 #include "runtime/error.h"
 #include "runtime/plan.h"
 
-/* Memory, storage directory, ranks, backend. nvme may be NULL. */
-zinf_status zinf_preflight(const zinf_plan *plan, const char *nvme, zinf_error *err);
+/* Memory (the machine's, the control group's, the limits of the process), disk, ranks, backend.
+ * nvme may be NULL. more_bytes: of memory, besides the plan's total. Touches nothing. */
+zinf_status zinf_preflight(const zinf_plan *plan, const char *nvme, uint64_t more_bytes,
+                           zinf_error *err);
 
 /* Largest resident size of this process so far, bytes; 0 if the system does not tell. */
 uint64_t zinf_peak_rss_bytes(void);

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <malloc.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #include "runtime/data.h"
 #include "runtime/executor.h"
 #include "runtime/nonfinite.h"
+#include "runtime/overhead.h"
 #include "runtime/params_hash.h"
 #include "runtime/plan.h"
 #include "runtime/preflight.h"
@@ -73,14 +75,21 @@ static zinf_status try_saving(const session *s, zinf_error *err)
     return ZINF_OK;
 }
 
+/* What --trace takes besides the plan's total. */
+static uint64_t traced_bytes(const session *s)
+{
+    return s->options->trace ? zinf_overhead_trace_bytes(&s->plan) : 0;
+}
+
 static zinf_status load(session *s, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
     char warning[256] = "";
 
     if (zinf_plan_read(o->plan, &s->plan, err) || zinf_plan_check(&s->plan, err) ||
-        zinf_preflight(&s->plan, o->nvme, err))
+        zinf_preflight(&s->plan, o->nvme, traced_bytes(s), err))
         return err->status;
+    malloc_trim(0); /* what the checker used */
     s->steps = o->steps_given ? o->steps : o->sample ? 0 : s->plan.job.steps;
     s->progress = (zinf_progress){.seed = s->plan.job.seed, .loss_scale = 1,
                                   .plan_hash = s->plan.hash};
@@ -121,10 +130,26 @@ static zinf_status get_state(void *context, uint32_t tensor, zinf_state_array ar
     return zinf_checkpoint_get(context, tensor, array, first, n, ret_values, err);
 }
 
+/* The master weight of largest magnitude. */
+typedef struct largest {
+    double magnitude;
+    uint64_t element; /* of the tensor */
+    uint32_t tensor;
+} largest;
+
 typedef struct state_sink {
     zinf_checkpoint_writer *writer; /* NULL: none */
     zinf_params_hash *hash;
+    largest *largest; /* NULL: nobody asks */
 } state_sink;
+
+static void find_largest(uint32_t tensor, uint64_t first, uint64_t n, const float *values,
+                         largest *ret_largest)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if (!(fabs((double)values[i]) <= ret_largest->magnitude))
+            *ret_largest = (largest){fabs((double)values[i]), first + i, tensor};
+}
 
 static zinf_status put_state(void *context, uint32_t tensor, zinf_state_array array,
                              uint64_t first, uint64_t n, const float *values, zinf_error *err)
@@ -134,6 +159,8 @@ static zinf_status put_state(void *context, uint32_t tensor, zinf_state_array ar
     if (array == ZINF_STATE_MASTER &&
         zinf_params_hash_put(sink->hash, tensor, first, n, values, err))
         return err->status;
+    if (sink->largest && array == ZINF_STATE_MASTER)
+        find_largest(tensor, first, n, values, sink->largest);
     if (sink->writer)
         return zinf_checkpoint_put(sink->writer, tensor, array, first, n, values, err);
     return ZINF_OK;
@@ -166,10 +193,11 @@ static zinf_status begin(session *s, zinf_error *err)
     return open_data(s, err);
 }
 
-/* Reads all states once: into a checkpoint if `save`, and into the hash of the weights. */
-static zinf_status export_state(session *s, bool save, zinf_error *err)
+/* Reads all states once: into a checkpoint if `save`, and into the hash of the weights.
+ * ret_largest may be NULL. */
+static zinf_status export_state(session *s, bool save, largest *ret_largest, zinf_error *err)
 {
-    state_sink sink = {.hash = s->hash};
+    state_sink sink = {.hash = s->hash, .largest = ret_largest};
     zinf_env env = {.step = s->progress.step, .put = put_state, .state_context = &sink};
 
     zinf_params_hash_reset(s->hash);
@@ -251,7 +279,8 @@ static zinf_status not_finite(session *s, const zinf_env *env, const zinf_progre
                               zinf_error *err)
 {
     const uint64_t step = s->progress.step;
-    char why[600];
+    char why[500];
+    largest most = {0};
 
     zinf_nonfinite_explain(&s->plan, s->executor, env, why, sizeof why);
     if (s->options->on_nonfinite == ZINF_ON_NONFINITE_SKIP && ++s->n_skipped < MOST_SKIPPED) {
@@ -261,12 +290,13 @@ static zinf_status not_finite(session *s, const zinf_env *env, const zinf_progre
     }
     if (s->options->on_nonfinite == ZINF_ON_NONFINITE_STOP)
         s->progress = *before;
-    if (s->options->save && s->saved_step != s->progress.step) {
-        zinf_error saving = {0};
-        if (export_state(s, true, &saving))
-            zinf_progress_say(&s->line, "zinf-run: warning: the last good state could not be "
-                              "saved: %s", saving.text);
-    }
+    zinf_error saving = {0};
+    if (export_state(s, s->options->save && s->saved_step != s->progress.step, &most, &saving))
+        zinf_progress_say(&s->line, "zinf-run: warning: the last good state could not be read or "
+                          "saved: %s", saving.text);
+    const size_t used = strlen(why);
+    snprintf(why + used, sizeof why - used, "; the largest weight is %.3g, in \"%s\"",
+             most.magnitude, s->plan.tensors[most.tensor].name);
     if (s->options->on_nonfinite == ZINF_ON_NONFINITE_STOP)
         return zinf_fail(err, ZINF_WRONG_RESULT, "step %" PRIu64 ": %s; weights and moments are "
                          "as after step %" PRIu64 ". Lower the learning rate, check the data, or "
@@ -312,7 +342,7 @@ static zinf_status one_step(session *s, bool last, zinf_error *err)
     else if (not_finite(s, &env, &before, err))
         return err->status;
     if (s->options->save_every && s->progress.step % s->options->save_every == 0)
-        return export_state(s, true, err);
+        return export_state(s, true, NULL, err);
     return ZINF_OK;
 }
 
@@ -321,8 +351,8 @@ static zinf_status train(session *s, const volatile sig_atomic_t *stop, zinf_err
     const uint64_t first = s->progress.step;
 
     if (first >= s->steps && s->options->resume && s->options->steps_given)
-        zinf_progress_say(&s->line, "zinf-run: nothing is left to train: the checkpoint is at step %"
-                          PRIu64 ", --steps is %" PRIu64, first, s->steps);
+        zinf_progress_say(&s->line, "zinf-run: nothing is left to train: the checkpoint is at "
+                          "step %" PRIu64 ", --steps is %" PRIu64, first, s->steps);
     while (s->progress.step < s->steps && !*stop)
         if (one_step(s, s->progress.step + 1 == s->steps, err))
             return err->status;
@@ -333,6 +363,9 @@ static zinf_status train(session *s, const volatile sig_atomic_t *stop, zinf_err
         zinf_progress_say(&s->line, "zinf-run: stopped after step %" PRIu64 " of %" PRIu64,
                           s->progress.step, s->steps);
     }
+    if (s->options->trace && s->progress.step == first)
+        zinf_progress_say(&s->line, "zinf-run: warning: no step was done, so \"%s\" was not "
+                          "written", s->options->trace);
     zinf_env env = {.step = s->progress.step};
     return zinf_executor_run(s->executor, ZINF_PROGRAM_FLUSH, &env, err);
 }
@@ -347,6 +380,7 @@ static void account(session *s)
 
     for (unsigned t = 0; t < ZINF_N_TIERS; t++)
         r->planned_bytes[t] = machine->arena_bytes[t] + machine->overhead_bytes[t];
+    r->planned_bytes[machine->unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST] += traced_bytes(s);
     r->predicted_step_s = s->plan.predicted.step_s;
     r->peak_rss_bytes = zinf_peak_rss_bytes();
     /* On a CPU device and host share this process: all but the device's arena is the host's. */
@@ -363,7 +397,7 @@ static zinf_status finish(session *s, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
 
-    if (export_state(s, o->save && s->saved_step != s->progress.step, err))
+    if (export_state(s, o->save && s->saved_step != s->progress.step, NULL, err))
         return err->status;
     if (o->sample) {
         const bool bytes = s->plan.model.vocab == 256 ||

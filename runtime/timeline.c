@@ -16,6 +16,7 @@ typedef struct simulation {
     uint32_t *order[ZINF_N_QUEUES];
     uint32_t n_events, n_order[ZINF_N_QUEUES];
     uint32_t next[ZINF_N_QUEUES];   /* head of each queue */
+    uint32_t waited[ZINF_N_QUEUES]; /* waits of the head that are over: none is asked twice */
     uint8_t *finished;              /* [events] */
     uint32_t *first_event;          /* [segments of the program] */
 } simulation;
@@ -30,29 +31,36 @@ static uint64_t iterations(const simulation *s, uint32_t segment)
 /* The event that an instance waits for, or ZINF_NONE if there is none. */
 static uint32_t wait_event(const simulation *s, uint32_t event, const zinf_wait *wait)
 {
-    for (uint32_t g = 0; g < s->program->n_segments; g++) {
-        const uint32_t segment = s->program->first_segment + g;
-        const zinf_segment *seg = &s->plan->segments[segment];
-        if (wait->instr < seg->first_instr || wait->instr - seg->first_instr >= seg->n_instrs)
-            continue;
-        uint64_t iteration = iterations(s, segment) - 1;
-        if (segment == s->segments[event]) {
-            if (s->events[event].iteration < wait->distance)
-                return ZINF_NONE;
-            iteration = s->events[event].iteration - wait->distance;
-        }
-        return s->first_event[g] + (uint32_t)iteration * seg->n_instrs +
-               (wait->instr - seg->first_instr);
+    uint32_t g = 0, end = s->program->n_segments; /* the last one that begins at or before */
+
+    while (g + 1 < end) {
+        const uint32_t middle = g + (end - g) / 2;
+        if (s->plan->segments[s->program->first_segment + middle].first_instr <= wait->instr)
+            g = middle;
+        else
+            end = middle;
     }
-    return ZINF_NONE;
+    const uint32_t segment = s->program->first_segment + g;
+    const zinf_segment *seg = &s->plan->segments[segment];
+    if (wait->instr < seg->first_instr || wait->instr - seg->first_instr >= seg->n_instrs)
+        return ZINF_NONE;
+    uint64_t iteration = iterations(s, segment) - 1;
+    if (segment == s->segments[event]) {
+        if (s->events[event].iteration < wait->distance)
+            return ZINF_NONE;
+        iteration = s->events[event].iteration - wait->distance;
+    }
+    return s->first_event[g] + (uint32_t)iteration * seg->n_instrs +
+           (wait->instr - seg->first_instr);
 }
 
-static bool ready(const simulation *s, uint32_t event)
+static bool ready(simulation *s, int queue)
 {
+    const uint32_t event = s->order[queue][s->next[queue]];
     const zinf_instr *instr = &s->plan->instrs[s->events[event].instr];
 
-    for (uint32_t w = 0; w < instr->n_waits; w++) {
-        uint32_t target = wait_event(s, event, &s->plan->waits[instr->wait0 + w]);
+    for (uint32_t *w = &s->waited[queue]; *w < instr->n_waits; (*w)++) {
+        uint32_t target = wait_event(s, event, &s->plan->waits[instr->wait0 + *w]);
         if (target != ZINF_NONE && !s->finished[target])
             return false;
     }
@@ -85,8 +93,7 @@ static bool run(simulation *s, double *ret_total)
     while (done < s->n_events) {
         int sharing[3] = {0}, n_active = 0;
         for (int q = 0; q < ZINF_N_QUEUES; q++) {
-            if (!active[q] && s->next[q] < s->n_order[q] &&
-                ready(s, s->order[q][s->next[q]])) {
+            if (!active[q] && s->next[q] < s->n_order[q] && ready(s, q)) {
                 zinf_event *event = &s->events[s->order[q][s->next[q]]];
                 active[q] = true;
                 left[q] = s->plan->instrs[event->instr].cost_ns;
@@ -114,6 +121,7 @@ static bool run(simulation *s, double *ret_total)
             if (!finished)
                 continue;
             uint32_t event = s->order[q][s->next[q]++];
+            s->waited[q] = 0;
             s->events[event].end_ns = now;
             s->finished[event] = 1;
             active[q] = false;

@@ -46,7 +46,8 @@ static inline void check_run(void (*test)(void), const char *name)
     check_count++;
     check_failures += outcome == CHECK_FAILED;
     printf("%s %d - %s%s%s\n", outcome == CHECK_FAILED ? "not ok" : "ok", check_count, words,
-           outcome == CHECK_SKIPPED ? " # SKIP " : "", outcome == CHECK_SKIPPED ? check_reason : "");
+           outcome == CHECK_SKIPPED ? " # SKIP " : "",
+           outcome == CHECK_SKIPPED ? check_reason : "");
     fflush(stdout);
 }
 

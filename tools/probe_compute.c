@@ -62,7 +62,7 @@ static zinf_status measure_gemm(const probe_options *options, zinf_dtype dtype, 
     zinf_kernels table;
     double peak = 0;
 
-    zinf_kernels_cpu(&table, dtype, options->n_threads, ZINF_CPU_AVX512);
+    zinf_kernels_cpu(&table, dtype, options->n_threads, ZINF_N_CPU_LEVELS - 1);
     size_t scratch_bytes = (size_t)(2 + options->n_threads) << 20;
     size_t matrix_bytes = elems * 4;
     size_t bytes = 3 * matrix_bytes + scratch_bytes;
@@ -146,7 +146,7 @@ static zinf_status measure_attention(const probe_options *options, zinf_dtype dt
     double rates[3];
     zinf_kernels table;
 
-    zinf_kernels_cpu(&table, dtype, options->n_threads, ZINF_CPU_AVX512);
+    zinf_kernels_cpu(&table, dtype, options->n_threads, ZINF_N_CPU_LEVELS - 1);
     for (int i = 0; i < n_sequences; i++) {
         int64_t seq = sequences[i];
         size_t width = HEADS * HEAD_DIM * 4; /* q, k and v, or out: elements * 4 bytes at most */
@@ -274,7 +274,7 @@ static zinf_status measure_memory(const probe_options *options, uint64_t availab
     for (int i = 0; i < 5; i++)
         arrays[i] = memory + (size_t)i * (array_bytes + stagger);
     int64_t n = (int64_t)(array_bytes / 4);
-    zinf_kernels_cpu(&table, ZINF_BF16, options->n_threads, ZINF_CPU_AVX512);
+    zinf_kernels_cpu(&table, ZINF_BF16, options->n_threads, ZINF_N_CPU_LEVELS - 1);
     adam_case adam = {&table, (float *)(void *)arrays[0], (float *)(void *)arrays[1],
                       (float *)(void *)arrays[2], (float *)(void *)arrays[3], arrays[4], n};
     fill(adam.grad, (uint64_t)n, ZINF_F32);

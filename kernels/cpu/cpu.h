@@ -38,4 +38,11 @@ DECLARE(avx2)
 DECLARE(avx512)
 #undef DECLARE
 
+/* For tables of bf16; the rest of level amx is avx512. */
+void zinf_cpu_attention_amx(zinf_kernels *table);
+void zinf_cpu_gemm_amx(zinf_kernels *table);
+
+/* The GEMM of level avx512: by oneDNN if there is one. */
+void zinf_cpu_gemm_below_amx(zinf_kernels *table);
+
 #endif

@@ -1,6 +1,7 @@
 /* kernels/cpu/layernorm.c - layer normalisation, compiled once per level. dw and db are summed
  * per chunk of tokens (always ZINF_REDUCE_CHUNKS of them), then over the chunks in order.
  */
+#include <float.h>
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
@@ -23,7 +24,8 @@ INLINE void forward(bool bf16, const void *x, const void *w, const void *b, int6
             square[i] = vf_fma(d, d, square[i]);
         }
         const float variance = vf_sum(square[0] + square[1]) / (float)channels;
-        const float rstd = 1 / sqrtf(variance + 1e-5f);
+        /* An overflow must not look like a row of zeros, which 1 / inf would make of it. */
+        const float rstd = variance <= FLT_MAX ? 1 / sqrtf(variance + 1e-5f) : NAN;
         for (int64_t c = 0; c < channels; c += VL) {
             const int64_t left = channels - c;
             const vf z = (act_load(bf16, x, at + c, left) - vf_set(mean)) * vf_set(rstd);

@@ -1,10 +1,15 @@
 /* kernels/cpu/table.c - fills the table with the fastest version this CPU can run. */
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "kernels/cpu/cpu.h"
 
-static const char *const level_names[ZINF_N_CPU_LEVELS] = {"ref", "avx2", "avx512"};
+static const char *const level_names[ZINF_N_CPU_LEVELS] = {"ref", "avx2", "avx512", "amx"};
 
 bool zinf_cpu_level_parse(const char *text, zinf_cpu_level *ret_level)
 {
@@ -15,6 +20,24 @@ bool zinf_cpu_level_parse(const char *text, zinf_cpu_level *ret_level)
         }
     return false;
 }
+
+#if defined(__x86_64__)
+/* AMX tiles of bf16 and AVX512_BF16: the CPU has them, the system saves them (XCR0 bits 17 and 18)
+ * and lets this process use them. Asked once per process by whoever comes first; asking twice
+ * does no harm. */
+static bool amx_is_granted(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18 };
+    unsigned a, b, c, d, low, high;
+
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 22 & 1) || !(d >> 24 & 1) ||
+        !__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a >> 5 & 1) ||
+        !__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1))
+        return false;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (low >> 17 & 3) == 3 && !syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA);
+}
+#endif
 
 /* What CPU and operating system both support: GCC's run time asks XGETBV too. */
 static zinf_cpu_level supported(void)
@@ -27,10 +50,21 @@ static zinf_cpu_level supported(void)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl"))
-        return ZINF_CPU_AVX512;
+        return amx_is_granted() ? ZINF_CPU_AMX : ZINF_CPU_AVX512;
     return ZINF_CPU_AVX2;
 #else
     return ZINF_CPU_REF;
+#endif
+}
+
+void zinf_cpu_gemm_below_amx(zinf_kernels *table)
+{
+#if defined(ZINF_HAVE_DNNL)
+    zinf_cpu_gemm_dnnl(table);
+#elif defined(__x86_64__)
+    zinf_cpu_gemm_avx512(table);
+#else
+    (void)table;
 #endif
 }
 
@@ -59,15 +93,19 @@ void zinf_kernels_cpu(zinf_kernels *ret_table, zinf_dtype act, int n_threads, zi
         zinf_cpu_vector_##level(ret_table);                                                      \
         zinf_cpu_adam_##level(ret_table);                                                        \
     } while (0)
-    if (level == ZINF_CPU_AVX512)
+    if (level >= ZINF_CPU_AVX512)
         FILL(avx512);
     else
         FILL(avx2);
 #undef FILL
     ret_table->name = level_names[level];
 #endif
-#ifdef ZINF_HAVE_DNNL
-    if (level == ZINF_CPU_AVX512)
-        zinf_cpu_gemm_dnnl(ret_table);
+    if (level >= ZINF_CPU_AVX512)
+        zinf_cpu_gemm_below_amx(ret_table);
+#if defined(__x86_64__)
+    if (level >= ZINF_CPU_AMX && act == ZINF_BF16) {
+        zinf_cpu_attention_amx(ret_table);
+        zinf_cpu_gemm_amx(ret_table);
+    }
 #endif
 }

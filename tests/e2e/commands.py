@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -25,7 +26,8 @@ def on_terminal(plan, *options):
     terminal, child = pty.openpty()
     disk = lab.path("disk")
     os.mkdir(disk)
-    process = subprocess.Popen([lab.run_command, plan, "--data", lab.text, "--nvme", disk, *options],
+    words = [lab.run_command, plan, "--data", lab.text, "--nvme", disk, *options]
+    process = subprocess.Popen(words,
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=child,
                                env={"OMP_WAIT_POLICY": "passive", **os.environ})
     os.close(child)
@@ -82,7 +84,8 @@ def a_pipe_gets_plain_lines():
 def the_product_goes_to_standard_output_and_nothing_else():
     run = lab.train(MODEL, NVME)
     assert "predicted" in run.stdout and "measured" in run.stdout
-    for word in "compute", "upload", "download", "read", "write", "update", "device", "host", "nvme":
+    queues = "compute", "upload", "download", "read", "write", "update"
+    for word in (*queues, "device", "host", "nvme"):
         assert re.search(rf"^(queue|memory) +{word} ", run.stdout, re.M), (word, run.stdout)
     assert not re.search(STEP, run.stdout)
 
@@ -132,8 +135,8 @@ def logging_and_tracing_change_no_step():
 # ---- trace ----
 
 def instances(plan):
-    """What --show says of the step: {index: (segment, count, queue, opcode, [(waits for, distance)])}
-    """
+    """What --show says of the step:
+    {index: (segment, count, queue, opcode, [(waits for, distance)])}"""
     text = lab.call(lab.plan_command, "--show", plan).stdout
     step = re.search(r"^program step\n(.*?)^program", text, re.M | re.S).group(1)
     found, segment, count = {}, 0, 0
@@ -221,6 +224,12 @@ def a_traced_instruction_begins_after_all_it_waits_for():
     assert n > 1000, n
 
 
+def a_trace_of_no_step_is_not_silently_missing():
+    path = lab.path("trace")
+    run = lab.run(lab.plan(MODEL, DEVICE), "--trace", path, "--steps", "0")
+    assert "no step was done" in run.stderr and not os.path.exists(path), run.stderr
+
+
 # ---- validation and samples ----
 
 def validation_happens_when_asked_and_changes_no_step():
@@ -304,6 +313,7 @@ def a_plan_that_does_not_fit_exits_with_3():
 
 
 def a_log_that_cannot_be_written_exits_with_4():
+    assert stat.S_ISCHR(os.stat("/dev/full").st_mode), "this machine's /dev/full is no device"
     done = lab.call(lab.run_command, lab.plan(MODEL, DEVICE), "--data", lab.text, "--log",
                     "/dev/full", code=4)
     assert "log" in done.stderr, done.stderr
@@ -335,6 +345,7 @@ lib.main(lab, [
     a_trace_names_its_processes_and_threads, a_trace_has_one_event_for_each_instruction_that_ran,
     a_traced_queue_does_one_thing_at_a_time_inside_the_step,
     a_traced_instruction_begins_after_all_it_waits_for,
+    a_trace_of_no_step_is_not_silently_missing,
     validation_happens_when_asked_and_changes_no_step,
     validation_is_the_training_loss_on_the_same_tokens, a_sample_goes_on_from_its_prompt,
     memory_is_what_was_planned, mistakes_of_the_user_exit_with_2_and_name_them,

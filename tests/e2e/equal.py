@@ -2,15 +2,16 @@
 # equal to the bit is, the rest is within a derived bound. argv: zinf-plan, zinf-run, precision.
 #
 # To the bit, whatever the sizes: the same plan; tier, prefetch distance, storage engine, one memory
-# or two, checkpoint interval, for they change no kernel's shape. To the bit as long as a linear
-# sums fewer than 384 products (kernels/cpu/gemm_dnnl.c), as here: number of threads, and in the
-# first step the loss under tiles of linears. All else is another order of sums.
+# or two, checkpoint interval, for they change no kernel's shape. To the bit in fp32 as long as a
+# linear sums at most 384 products (kernels/kernels.h), as here: number of threads; in the first
+# step the loss under tiles of linears, and the gradient of what is tiled. All else is another
+# order of sums: in fp32, unless a sum is rounded to bf16 and comes out on the other side.
 import itertools
 import math
 import sys
 
 import lab as lib
-from lab import UNIT, gradient_bound, gradients_near, near, same, tiers
+from lab import UNIT, flip_bound, gradient_bound, gradients_near, near, same, tiers
 
 lab = lib.Lab(*sys.argv[1:3])
 PRECISION = sys.argv[3]
@@ -20,6 +21,7 @@ TOKENS = lib.MODEL["global_batch"] * lib.MODEL["sequence"]
 PLAIN = {**tiers("device"), "micro_batch": 8, "tiles": 1, "checkpoint_interval": "none",
          "prefetch.read": 1, "prefetch.upload": 1}
 LINEARS = ("qkv", "out", "fc", "proj", "vocab")
+TILED = 0 if PRECISION == "fp32" else flip_bound(LAYERS)  # see the top
 TIERS = ("device", "host", "nvme")
 
 
@@ -123,15 +125,20 @@ def recomputing_gives_the_same_bits():
 
 def the_number_of_threads_gives_the_same_bits():
     for n in 1, 3:
-        same(train({"threads": n}), base(), f"{n} threads")
+        if PRECISION == "fp32":
+            same(train({"threads": n}), base(), f"{n} threads")
+        else:
+            gradients_near(first_step({"threads": n}).gradients(), first_step().gradients(),
+                           flip_bound(LAYERS))
+            close(train({"threads": n}), f"{n} threads")
 
 
 def tiles_of_linears_give_the_same_loss_of_the_first_step():
     # Each output feature is summed as before, whatever tile it is in.
     for linear in LINEARS[:-1]:
         for n in 2, 3, 7:
-            run = train({f"tiles.{linear}": n})
-            assert run.losses[0] == base().losses[0], (linear, n, run.losses[0])
+            loss = train({f"tiles.{linear}": n}).losses[0]
+            near(loss, base().losses[0], TILED, (linear, n))
 
 
 def tiles_of_a_linear_give_its_weight_gradient_the_same_bits():
@@ -144,7 +151,8 @@ def tiles_of_a_linear_give_its_weight_gradient_the_same_bits():
             tiled = first_gradients({f"tiles.{linear}": n})
             for kind in "weight", "bias":
                 tensor = f"transformer.h.{LAYERS - 1}.{name}.{kind}"
-                assert tiled[tensor] == whole[tensor], (tensor, n)
+                off = lib.norm([a - b for a, b in zip(tiled[tensor], whole[tensor])])
+                assert off <= TILED * lib.norm(whole[tensor]), (tensor, n, off)
 
 
 def tiles_of_the_vocabulary_give_the_first_loss_within_rounding():
@@ -165,16 +173,20 @@ def tiles_give_the_same_gradients_within_rounding():
 def micro_batches_give_the_same_first_loss():
     # The same numbers in the same places, added in another order in fp64.
     for micro in 4, 2, 1:
-        near(train({"micro_batch": micro}).losses[0], base().losses[0],
-             TOKENS * 2.0**-53 * base().losses[0], f"micro_batch {micro}")
+        bound = TOKENS * 2.0**-53 * base().losses[0] if PRECISION == "fp32" else flip_bound(LAYERS)
+        near(train({"micro_batch": micro}).losses[0], base().losses[0], bound,
+             f"micro_batch {micro}")
 
 
 def micro_batches_give_the_same_gradients_within_fp32_rounding():
-    # In bf16 too: what is accumulated is fp32, and each token's part of it has the same bits.
-    # Cutting a sum over 128 tokens elsewhere: a random walk of 128 steps at most.
+    # Cutting a sum over 128 tokens elsewhere: a random walk of 128 steps at most. In bf16 too:
+    # what is accumulated is fp32.
+    bound = math.sqrt(TOKENS) * UNIT["fp32"]
+    if PRECISION == "bf16":
+        bound += flip_bound(LAYERS)
     for micro in 4, 2, 1:
         gradients_near(first_step({"micro_batch": micro}).gradients(), first_step().gradients(),
-                       math.sqrt(TOKENS) * UNIT["fp32"])
+                       bound)
 
 
 def tiles_and_micro_batches_train_alike_on_every_tier():
@@ -204,5 +216,11 @@ TESTS = [a_training_learns, the_same_request_gives_the_same_plan_and_the_same_tr
          tiles_give_the_same_gradients_within_rounding, micro_batches_give_the_same_first_loss,
          micro_batches_give_the_same_gradients_within_fp32_rounding,
          tiles_and_micro_batches_train_alike_on_every_tier]
+
+if PRECISION == "bf16":
+    for named in (the_number_of_threads_gives_the_same_bits,
+                  tiles_of_linears_give_the_same_loss_of_the_first_step,
+                  tiles_of_a_linear_give_its_weight_gradient_the_same_bits):
+        named.__name__ += "_or_nearly"
 
 lib.main(lab, TESTS)

@@ -21,7 +21,8 @@ INPUTS = lab.path("inputs")
 torch_reference.write_inputs(INPUTS)
 CONFIG = torch_reference.CONFIG
 LAYERS, TOKENS = CONFIG["layers"], CONFIG["global_batch"] * CONFIG["sequence"]
-PLACES = {"memory": {"tier.param": "device"}, "storage": {**tiers("nvme"), "checkpoint_interval": 1},
+PLACES = {"memory": {"tier.param": "device"},
+          "storage": {**tiers("nvme"), "checkpoint_interval": 1},
           "tiles": {"tiles": 3, "micro_batch": 1}}
 
 with open(os.path.join(lib.ROOT, "tests", "runtime", "reference", "gpt2_f64.json"),

@@ -143,7 +143,7 @@ static void inverse_rope_is_the_slope_of_forward(void)
 enum { BATCH = 2, SEQ = 6, HEADS = 4, D = 3, TOKENS = BATCH * SEQ, OUT = TOKENS * HEADS * D,
        QKV = TOKENS * 3 * HEADS * D };
 static float qkv[QKV], out[OUT], out_weight[OUT], lse[BATCH * HEADS * SEQ];
-static double attention_scratch[16384];
+static double attention_scratch[32768];
 static int64_t kv_heads;
 
 static double attention_loss(void)

@@ -164,10 +164,10 @@ static inline bool near_value(zinf_dtype dtype, double got, double want, double 
 }
 
 /* The tables under test: every level this CPU (and ZINF_CPU_LEVEL) allows, both types. */
-static zinf_cpu_level level, first_level = ZINF_CPU_REF, last_level = ZINF_CPU_AVX512;
+static zinf_cpu_level level, first_level = ZINF_CPU_REF, last_level = ZINF_CPU_AMX;
 static zinf_dtype act;
 static zinf_kernels ref, fast; /* 2 threads */
-static const char *const level_texts[ZINF_N_CPU_LEVELS] = {"ref", "avx2", "avx512"};
+static const char *const level_texts[ZINF_N_CPU_LEVELS] = {"ref", "avx2", "avx512", "amx"};
 
 static inline bool level_is_available(void)
 {

@@ -1,6 +1,7 @@
 /* tests/runtime/plan_io.c - plan files: same bytes out, hostile bytes refused. */
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -201,6 +202,28 @@ static void each_broken_rule_is_named(void)
     }
 }
 
+static void a_pipe_is_written_to_and_never_replaced(void)
+{
+    char pipe_path[300];
+    static char bytes[1 << 20];
+    struct stat info;
+    zinf_plan plan = builder_pipe();
+    zinf_error err = {0};
+
+    snprintf(pipe_path, sizeof pipe_path, "%s/pipe", directory);
+    CHECK(mkfifo(pipe_path, 0600) == 0);
+    const int reader = open(pipe_path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    CHECK(reader >= 0 && fcntl(reader, F_SETPIPE_SZ, sizeof bytes) > 0);
+    const zinf_status status = zinf_plan_write(&plan, pipe_path, &err);
+    const ssize_t n = read(reader, bytes, sizeof bytes);
+    const bool is_pipe = !lstat(pipe_path, &info) && S_ISFIFO(info.st_mode);
+    close(reader);
+    unlink(pipe_path);
+    zinf_plan_free(&plan);
+    CHECK_MESSAGE(status == ZINF_OK && is_pipe, "%s", err.text);
+    CHECK(n > 8 && !memcmp(bytes, "ZINFPLAN", 8));
+}
+
 int main(void)
 {
     const char *base = getenv("TMPDIR");
@@ -213,6 +236,7 @@ int main(void)
     RUN(every_flipped_byte_is_refused);
     RUN(a_hostile_plan_never_breaks_the_reader);
     RUN(each_broken_rule_is_named);
+    RUN(a_pipe_is_written_to_and_never_replaced);
     unlink(path);
     rmdir(directory);
     return check_finish();

@@ -5,6 +5,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import tap  # noqa: E402
+
 TOOL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools",
                     "quickstart_check.py")
 SUMMARY = {"summary": {"planned": {"device": 2**26, "host": 2**27, "nvme": 2**28},
@@ -78,24 +81,8 @@ def the_number_of_steps_follows_the_prediction():
             assert done.stdout == f"{steps}\n", (step_s, done)
 
 
-def main():
-    tests = [a_run_that_learns_and_goes_on_is_accepted, a_run_that_does_not_learn_is_refused,
-             a_loss_that_is_not_a_number_is_refused,
-             a_validation_loss_that_stays_up_is_refused,
-             a_restart_from_the_beginning_is_refused, an_empty_log_is_refused,
-             the_number_of_steps_follows_the_prediction]
-    failures = 0
-    for number, test in enumerate(tests, 1):
-        words = test.__name__.replace("_", " ")
-        try:
-            test()
-            print(f"ok {number} - {words}")
-        except AssertionError as error:
-            failures += 1
-            print("# " + str(error).replace("\n", "\n# "))
-            print(f"not ok {number} - {words}")
-    print(f"1..{len(tests)}")
-    return 1 if failures else 0
-
-
-sys.exit(main())
+sys.exit(tap.run([a_run_that_learns_and_goes_on_is_accepted, a_run_that_does_not_learn_is_refused,
+                  a_loss_that_is_not_a_number_is_refused,
+                  a_validation_loss_that_stays_up_is_refused,
+                  a_restart_from_the_beginning_is_refused, an_empty_log_is_refused,
+                  the_number_of_steps_follows_the_prediction]))

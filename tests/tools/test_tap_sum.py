@@ -5,6 +5,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import tap  # noqa: E402
+
 TOOL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "tap_sum.py")
 
 
@@ -107,19 +110,4 @@ TESTS = [value for value in list(globals().values())
          and value not in (run, entry)]
 
 
-def main():
-    failures = 0
-    for number, test in enumerate(TESTS, 1):
-        words = test.__name__.replace("_", " ")
-        try:
-            test()
-            print(f"ok {number} - {words}")
-        except AssertionError as error:
-            failures += 1
-            print("# " + str(error).replace("\n", "\n# "))
-            print(f"not ok {number} - {words}")
-    print(f"1..{len(TESTS)}")
-    return 1 if failures else 0
-
-
-sys.exit(main())
+sys.exit(tap.run(TESTS))

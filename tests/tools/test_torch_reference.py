@@ -7,13 +7,13 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import tap  # noqa: E402
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOOL = os.path.join(HERE, "..", "..", "tools", "torch_reference.py")
 STORED = os.path.join(HERE, "..", "runtime", "reference", "gpt2_f64.json")
 
-
-class Skip(Exception):
-    pass
 
 
 def python_with_torch():
@@ -21,7 +21,7 @@ def python_with_torch():
         done = subprocess.run([python, "-c", "import torch"], capture_output=True)
         if done.returncode == 0:
             return python
-    raise Skip("PyTorch is not installed (Debian: python3-torch)")
+    raise tap.Skip("PyTorch is not installed (Debian: python3-torch)")
 
 
 def stored():
@@ -100,24 +100,7 @@ def the_inputs_are_the_same_bytes_every_time():
                         rel_tol=0.05)
 
 
-def main():
-    tests = [the_stored_numbers_are_what_pytorch_gives,
-             the_stored_llamas_are_what_pytorch_gives, the_reference_learns_and_clips_some_steps,
-             every_gradient_is_there_and_none_is_zero, the_inputs_are_the_same_bytes_every_time]
-    failures = 0
-    for number, test in enumerate(tests, 1):
-        words = test.__name__.replace("_", " ")
-        try:
-            test()
-            print(f"ok {number} - {words}")
-        except Skip as reason:
-            print(f"ok {number} - {words} # SKIP {reason}")
-        except AssertionError as error:
-            failures += 1
-            print("# " + str(error).replace("\n", "\n# "))
-            print(f"not ok {number} - {words}")
-    print(f"1..{len(tests)}")
-    return 1 if failures else 0
-
-
-sys.exit(main())
+sys.exit(tap.run([the_stored_numbers_are_what_pytorch_gives,
+                  the_stored_llamas_are_what_pytorch_gives,
+                  the_reference_learns_and_clips_some_steps,
+                  every_gradient_is_there_and_none_is_zero, the_inputs_are_the_same_bytes_every_time]))

@@ -1,0 +1,171 @@
+/* runtime/overhead.c - see overhead.h. Sizes of our own tables are taken from their types; what
+ * libraries take was measured (x86-64, glibc 2.36, oneDNN 2.6.3, AVX-512 with AMX, which needs
+ * the most) as VmHWM less the arenas over plans of 451 to 22,000 instructions.
+ */
+#include "runtime/overhead.h"
+
+#include <string.h>
+
+#include "runtime/executor_internal.h"
+#include "runtime/timeline.h"
+
+/* Bytes. */
+static const uint64_t BASE = 23 << 19;         /* measured: 10.5 to 11.2 MiB */
+static const uint64_t GEMM = 72 << 10;         /* a primitive with its code: 10 to 250 KiB */
+static const uint64_t THREAD = 24 << 10;       /* used part of stack and thread-local data */
+static const uint64_t TENSOR_OF_CHECKPOINT = 3 << 10; /* JSON of header and manifest, sums */
+static const uint64_t TENSOR_HASH = 256;       /* params_hash.c, with malloc's own */
+static const uint64_t BLOCK_OF_CHANNEL = 128;  /* storage.c's block and its ring entries */
+static const uint64_t LOOKUP = 64;             /* malloc's share of a table */
+enum { N_CHANNELS = 2, STORAGE_THREADS = 8, MOST_GEMMS = 512 };
+
+static uint64_t add(uint64_t a, uint64_t b)
+{
+    const uint64_t most = UINT64_MAX / 2;
+
+    return a > most || b > most - a ? most : a + b;
+}
+
+static uint64_t times(uint64_t n, uint64_t bytes)
+{
+    uint64_t product;
+
+    return __builtin_mul_overflow(n, bytes, &product) ? UINT64_MAX / 2 : product;
+}
+
+/* What tells one GEMM from another: everything a descriptor is made of. */
+static uint64_t gemm_key(const zinf_plan *plan, const zinf_instr *instr, uint32_t slot)
+{
+    const zinf_operand *o = &plan->operands[instr->operand0 + slot];
+    const uint64_t parts[] = {instr->opcode, instr->flags, o[0].rows, o[0].cols, o[0].ld,
+                              o[1].rows, o[1].cols, o[1].ld, o[0].dtype};
+    uint64_t key = 0xcbf29ce484222325;
+
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        key = (key ^ parts[i]) * 0x100000001b3;
+    return key;
+}
+
+static uint64_t n_gemms(const zinf_plan *plan)
+{
+    uint64_t seen[MOST_GEMMS], n = 0, total = 0;
+
+    for (uint32_t i = 0; i < plan->n_instrs && n < MOST_GEMMS; i++) {
+        const zinf_instr *instr = &plan->instrs[i];
+        uint64_t weight = 1, k = 0;
+        switch (instr->opcode) {
+        case ZINF_OP_LINEAR_FORWARD:
+        case ZINF_OP_LINEAR_BACKWARD_INPUT:
+        case ZINF_OP_LINEAR_BACKWARD_WEIGHT:
+        case ZINF_OP_LOGITS:
+            break;
+        case ZINF_OP_CLASSIFIER_FORWARD:
+            weight = 2;
+            break;
+        case ZINF_OP_CLASSIFIER_BACKWARD:
+        case ZINF_OP_CLASSIFIER:
+            weight = 5;
+            break;
+        default:
+            continue;
+        }
+        const uint64_t key = gemm_key(plan, instr, 0);
+        while (k < n && seen[k] != key)
+            k++;
+        if (k < n)
+            continue;
+        seen[n++] = key;
+        total += weight;
+    }
+    return total;
+}
+
+static uint64_t n_transfer_ends(const zinf_plan *plan)
+{
+    uint64_t n = 0;
+
+    for (uint32_t s = 0; s < plan->n_segments; s++) {
+        const zinf_segment *segment = &plan->segments[s];
+        for (uint32_t k = 0; k < segment->n_instrs; k++) {
+            const zinf_instr *instr = &plan->instrs[segment->first_instr + k];
+            const bool reads = instr->opcode == ZINF_OP_READ;
+            if (!reads && instr->opcode != ZINF_OP_WRITE)
+                continue;
+            const zinf_operand *o = &plan->operands[instr->operand0 + !reads];
+            n = add(n, o->stride ? times(2, segment->count) : 2);
+        }
+    }
+    return n;
+}
+
+uint64_t zinf_overhead_base_bytes(void)
+{
+    return BASE;
+}
+
+uint64_t zinf_overhead_bytes(const zinf_plan *plan)
+{
+    uint64_t bytes = BASE, rows = 0;
+
+    /* the plan in memory */
+    bytes = add(bytes, times(plan->n_segments, sizeof *plan->segments));
+    bytes = add(bytes, times(plan->n_instrs, sizeof *plan->instrs));
+    bytes = add(bytes, times(plan->n_operands, sizeof *plan->operands));
+    bytes = add(bytes, times(plan->n_waits, sizeof *plan->waits));
+    bytes = add(bytes, times(plan->n_tensors, sizeof *plan->tensors));
+    bytes = add(bytes, times(plan->n_units, sizeof *plan->units));
+    bytes = add(bytes, times(plan->n_parts, sizeof *plan->parts));
+    bytes = add(bytes, times(plan->n_items, sizeof *plan->items));
+    bytes = add(bytes, times(plan->n_values, sizeof *plan->values));
+    bytes = add(bytes, plan->n_strings);
+    /* the executor's tables */
+    bytes = add(bytes, times(plan->n_instrs, sizeof(zinf_op) + sizeof(uint32_t)));
+    bytes = add(bytes, times(plan->n_waits, sizeof(zinf_need)));
+    bytes = add(bytes, times(plan->n_segments, (ZINF_N_QUEUES + 1) * sizeof(uint32_t)));
+    bytes = add(bytes, times(plan->n_units, sizeof(zinf_noted)));
+    bytes = add(bytes, times(n_gemms(plan), GEMM));
+    for (uint32_t i = 0; i < plan->n_instrs; i++) {
+        const zinf_instr *instr = &plan->instrs[i];
+        const bool has_targets = instr->opcode == ZINF_OP_CLASSIFIER ||
+                                 instr->opcode == ZINF_OP_CLASSIFIER_FORWARD ||
+                                 instr->opcode == ZINF_OP_CLASSIFIER_BACKWARD;
+        if (has_targets && plan->operands[instr->operand0].rows > rows)
+            rows = plan->operands[instr->operand0].rows;
+    }
+    bytes = add(bytes, times(rows, sizeof(int32_t)));
+    /* threads: one a queue; two queues have teams */
+    bytes = add(bytes, ZINF_N_QUEUES * THREAD);
+    bytes = add(bytes, times(2, times(plan->decisions.n_threads, THREAD)));
+    /* storage: twice the checksums, because sorting them takes a copy */
+    if (plan->machine.arena_bytes[ZINF_TIER_NVME]) {
+        bytes = add(bytes, times(n_transfer_ends(plan), 2 * sizeof(zinf_sum)));
+        bytes = add(bytes, times(plan->decisions.io_depth, N_CHANNELS * BLOCK_OF_CHANNEL));
+        bytes = add(bytes, N_CHANNELS * (ZINF_FLIGHTS * sizeof(zinf_flight) +
+                                         STORAGE_THREADS * THREAD));
+    }
+    /* checkpoints, the hash of the weights, a sample's logits and window */
+    bytes = add(bytes, times(plan->n_tensors, TENSOR_OF_CHECKPOINT + TENSOR_HASH));
+    bytes = add(bytes, times(plan->model.vocab, sizeof(float)));
+    bytes = add(bytes, times(plan->job.sequence, sizeof(int32_t)));
+    bytes = add(bytes, add(zinf_plan_scalar_bytes(plan), 16 * LOOKUP));
+    return (bytes + ZINF_PAGE - 1) / ZINF_PAGE * ZINF_PAGE;
+}
+
+uint64_t zinf_overhead_trace_bytes(const zinf_plan *plan)
+{
+    const zinf_program *step = &plan->programs[ZINF_PROGRAM_STEP];
+    uint64_t entries = 0, events = 0;
+
+    for (uint32_t s = 0; s < step->n_segments; s++) {
+        const zinf_segment *segment = &plan->segments[step->first_segment + s];
+        const uint64_t simulated = segment->count < 3 ? segment->count : 3;
+        entries = add(entries, times(segment->count, segment->n_instrs));
+        events = add(events, times(simulated, segment->n_instrs));
+    }
+    const uint64_t most = (uint64_t)ZINF_N_QUEUES * ZINF_TRACE_CAPACITY;
+    entries = entries < most ? entries : most;
+    /* while it is written: two simulations, each an event, its segment, its place in a queue */
+    return add(times(entries, sizeof(zinf_trace_entry)),
+               times(events, 2 * (sizeof(zinf_event) + sizeof(uint32_t) +
+                                  ZINF_N_QUEUES * sizeof(uint32_t) + 1)));
+}

@@ -1,0 +1,23 @@
+/* runtime/overhead.h - what zinf-run keeps in memory outside the arenas, as a plan states it.
+ *
+ * An upper bound that holds in every phase (load, init, steps, validation, sampling, saving,
+ * resuming) on the cpu backend: a constant for code, libraries and their data, and terms for what
+ * grows with the plan: the plan itself, one prepared operation an instruction, GEMM primitives,
+ * threads, scalars, checksums of storage, tables of a checkpoint. tests/memory compares it with the
+ * process's peak. What --trace keeps is not in it: zinf_overhead_trace_bytes.
+ */
+#ifndef ZINF_RUNTIME_OVERHEAD_H
+#define ZINF_RUNTIME_OVERHEAD_H
+
+#include <stdint.h>
+
+#include "runtime/plan.h"
+
+/* Threads of zinf-run have stacks of this size (reserved; a few pages are used). */
+enum { ZINF_STACK_BYTES = 256 << 10 };
+
+uint64_t zinf_overhead_base_bytes(void);               /* of a plan without instructions */
+uint64_t zinf_overhead_bytes(const zinf_plan *plan);   /* saturates at UINT64_MAX / 2 */
+uint64_t zinf_overhead_trace_bytes(const zinf_plan *plan); /* more with --trace */
+
+#endif

@@ -1,0 +1,202 @@
+/* tests/planner/place.c - interval allocation: nothing alive at once overlaps, on random problems
+ * and on the published ones of shared/data/alloc, and how far from the peak load it ends.
+ *
+ * usage: test_place SOURCE_ROOT
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "planner/place.h"
+#include "tests/check.h"
+
+static const char *source_root;
+static uint64_t seed = 1;
+
+static uint32_t random_below(uint32_t n)
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((seed >> 33) % n);
+}
+
+static int by_first(const void *a, const void *b)
+{
+    const zinf_interval *x = a, *y = b;
+
+    return x->first < y->first ? -1 : x->first > y->first;
+}
+
+/* Bytes alive at the busiest moment: no placement can do with less. */
+static uint64_t peak_load(const zinf_interval *v, uint32_t n)
+{
+    uint32_t end = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        end = v[i].last > end ? v[i].last : end;
+    int64_t *change = calloc(end + 2, sizeof *change), load = 0, peak = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        change[v[i].first] += (int64_t)v[i].bytes;
+        change[v[i].last + 1] -= (int64_t)v[i].bytes;
+    }
+    for (uint32_t t = 0; t <= end; t++) {
+        load += change[t];
+        peak = load > peak ? load : peak;
+    }
+    free(change);
+    return (uint64_t)peak;
+}
+
+/* Places, checks every pair that is alive at once, returns high-water mark / peak load. */
+static double place(zinf_interval *v, uint32_t n, double *ret_seconds)
+{
+    struct timespec a, b;
+    uint64_t top = 0, load = peak_load(v, n);
+    uint32_t overlaps = 0;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
+    uint64_t high = zinf_place_intervals(v, n);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
+    if (ret_seconds)
+        *ret_seconds = (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
+    qsort(v, n, sizeof *v, by_first);
+    for (uint32_t i = 0; i < n; i++) {
+        top = v[i].offset + v[i].bytes > top ? v[i].offset + v[i].bytes : top;
+        for (uint32_t k = i + 1; k < n && v[k].first <= v[i].last; k++)
+            overlaps += v[i].offset < v[k].offset + v[k].bytes &&
+                        v[k].offset < v[i].offset + v[i].bytes;
+    }
+    CHECK_MESSAGE(overlaps == 0, "%u pairs overlap", overlaps);
+    CHECK_MESSAGE(top == high, "states %" PRIu64 ", reaches %" PRIu64, high, top);
+    CHECK(high >= load);
+    return load ? (double)high / (double)load : 1;
+}
+
+static void random_problems_never_overlap(void)
+{
+    static const uint32_t spans[] = {1, 4, 40, 1500, 60000};
+    double worst = 1;
+
+    for (uint32_t round = 0; round < 200; round++) {
+        uint32_t n = 1 + random_below(300), length = 1 + random_below(70000);
+        zinf_interval *v = calloc(n, sizeof *v);
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t span = random_below(spans[random_below(5)]);
+            v[i].first = random_below(length);
+            v[i].last = v[i].first + span;
+            v[i].bytes = (uint64_t)4096 * (1 + random_below(random_below(2) ? 4 : 1000));
+        }
+        double ratio = place(v, n, NULL);
+        worst = ratio > worst ? ratio : worst;
+        free(v);
+    }
+    printf("# random problems: at most %.3f of the peak load\n", worst);
+    CHECK(worst < 2); /* first fit by size: seen 1.4 */
+}
+
+static void no_problem_and_one_buffer_are_placed(void)
+{
+    zinf_interval one = {.bytes = 4096, .offset = 7, .first = 3, .last = 3};
+
+    CHECK(zinf_place_intervals(NULL, 0) == 0);
+    CHECK(zinf_place_intervals(&one, 1) == 4096 && one.offset == 0);
+}
+
+static void lives_that_touch_in_one_instruction_conflict(void)
+{
+    zinf_interval v[2] = {{.bytes = 4096, .first = 0, .last = 5},
+                          {.bytes = 4096, .first = 5, .last = 9}};
+
+    CHECK(zinf_place_intervals(v, 2) == 8192);
+    v[1].first = 6;
+    CHECK(zinf_place_intervals(v, 2) == 4096);
+}
+
+static void equal_sizes_are_packed_perfectly(void)
+{
+    /* a chain as prefetch makes it: each alive with its three successors */
+    zinf_interval v[1000];
+
+    for (uint32_t i = 0; i < 1000; i++)
+        v[i] = (zinf_interval){.bytes = 65536, .first = 10 * i, .last = 10 * i + 35};
+    CHECK(zinf_place_intervals(v, 1000) == 4 * 65536);
+}
+
+static zinf_interval *read_csv(const char *name, uint32_t *ret_n)
+{
+    char path[1024], line[256];
+    uint32_t n = 0, cap = 32768;
+    int column[3] = {-1, -1, -1}; /* lower, upper, size */
+
+    snprintf(path, sizeof path, "%s/../shared/data/alloc/%s", source_root, name);
+    FILE *file = fopen(path, "r");
+    if (!file)
+        SKIP("no %s beside the source tree (shared/data/alloc)", name);
+    zinf_interval *v = calloc(cap, sizeof *v);
+    if (fgets(line, sizeof line, file)) {
+        char *at = line;
+        for (int i = 0; at; i++) {
+            char *cell = strsep(&at, ",\r\n");
+            column[0] = !strcmp(cell, "lower") ? i : column[0];
+            column[1] = !strcmp(cell, "upper") ? i : column[1];
+            column[2] = !strcmp(cell, "size") ? i : column[2];
+        }
+    }
+    while (n < cap && fgets(line, sizeof line, file)) {
+        uint64_t cells[8] = {0};
+        char *at = line;
+        for (int i = 0; i < 8 && at; i++)
+            cells[i] = strtoull(strsep(&at, ","), NULL, 10);
+        if (cells[column[1]] > cells[column[0]])
+            v[n++] = (zinf_interval){.bytes = cells[column[2]],
+                                     .first = (uint32_t)cells[column[0]],
+                                     .last = (uint32_t)cells[column[1]] - 1};
+    }
+    fclose(file);
+    *ret_n = n;
+    return v;
+}
+
+static void published_problems_are_placed_validly(void)
+{
+    static const char *const names[] = {"A.1048576.csv", "B.1048576.csv", "C.1048576.csv",
+                                        "D.1048576.csv", "E.1048576.csv", "F.1048576.csv",
+                                        "resnet50.csv"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        uint32_t n;
+        zinf_interval *v = read_csv(names[i], &n);
+        CHECK_MESSAGE(n > 10, "%s: %u buffers", names[i], n);
+        double ratio = place(v, n, NULL);
+        printf("# %s: %u buffers, %.3f of the peak load\n", names[i], n, ratio);
+        free(v);
+        CHECK_MESSAGE(ratio < 1.5, "%s: %.3f of the peak load", names[i], ratio);
+    }
+}
+
+static void eighteen_thousand_buffers_take_less_than_two_seconds(void)
+{
+    uint32_t n;
+    double seconds;
+    zinf_interval *v = read_csv("pangu_2.6B.csv", &n);
+
+    CHECK(n > 18000);
+    double ratio = place(v, n, &seconds);
+    printf("# pangu_2.6B.csv: %u buffers in %.2f s of CPU, %.4f of the peak load\n", n, seconds,
+           ratio);
+    free(v);
+    CHECK(seconds < 2);
+    CHECK(ratio < 1.5);
+}
+
+int main(int argc, char **argv)
+{
+    source_root = argc > 1 ? argv[1] : ".";
+    RUN(no_problem_and_one_buffer_are_placed);
+    RUN(lives_that_touch_in_one_instruction_conflict);
+    RUN(equal_sizes_are_packed_perfectly);
+    RUN(random_problems_never_overlap);
+    RUN(published_problems_are_placed_validly);
+    RUN(eighteen_thousand_buffers_take_less_than_two_seconds);
+    return check_finish();
+}

@@ -1,0 +1,427 @@
+# tests/safety/checkpoints.py - checkpoints through the commands: what a wrong restore looks like,
+# damage of every kind, disks that fill up, signals, and directories in unusual places. Each
+# mishap is one line on standard error, an exit code, and the checkpoints that were there.
+# argv: zinf-plan, zinf-run. tests/e2e/resume.py has the honest ways to resume.
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
+import lab as lib  # noqa: E402
+from lab import tiers  # noqa: E402
+from stored import Stored, tree  # noqa: E402
+
+lab = lib.Lab(*sys.argv[1:3])
+draw = random.Random(5)
+# Six steps of eight sequences from a text of 31: epochs turn over in the middle. The warm-up takes
+# four of them.
+MODEL = dict(layers=2, hidden=16, heads=2, steps=6, warmup=4, precision="bf16")
+TEXT = lab.file("short", lab.prose(500).encode())
+PLAN = lab.plan(MODEL, tiers("device"))
+ON_NVME = lab.plan(MODEL, tiers("nvme"))
+FILES = "manifest.json", "master.safetensors", "m.safetensors", "v.safetensors"
+
+
+def whole():
+    return lab.train(MODEL, tiers("device"), data=TEXT, save=True)
+
+
+def saved(steps=3, every=1):
+    """A fresh folder with the last two of some steps."""
+    folder = lab.path("saved")
+    lab.run(PLAN, "--steps", str(steps), "--save-every", str(every), data=TEXT, save=folder)
+    return folder
+
+
+BASE = saved()
+
+
+def copied():
+    folder = lab.path("copy")
+    shutil.copytree(BASE, folder)
+    return folder
+
+
+def refused(words, folder, *parts, code=2, **more):
+    """One clear line, the exit code, and not a byte changed in the folder."""
+    before = tree(folder)
+    done = subprocess.run([lab.run_command, *words], capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL, **more)
+    assert done.returncode == code, (words, done.returncode, done.stderr)
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("zinf-run: "), done.stderr
+    for part in parts:
+        assert part in lines[0], f"no {part!r} in: {lines[0]}"
+    assert tree(folder) == before, f"something changed in {folder}: {lines[0]}"
+
+
+def resume(folder, *more):
+    return (PLAN, "--data", TEXT, "--resume", folder, "--save", folder, *more)
+
+
+def goes_on_from_step_2(folder):
+    """The checkpoint before the damaged one: loads, and leads to the same end."""
+    run = lab.run(PLAN, "--resume", os.path.join(folder, "step-2"), data=TEXT)
+    assert run.bits == (whole().bits[0][2:], whole().bits[1])
+
+
+# ---- a restore that is not one ----
+
+def resumed(folder):
+    return lab.run(ON_NVME, "--resume", folder, data=TEXT).bits
+
+
+def rewritten(change):
+    folder = copied()
+    stored = Stored(folder)
+    change(stored)
+    stored.write()
+    return folder
+
+
+def a_checkpoint_written_again_unchanged_is_the_same():
+    assert resumed(rewritten(lambda stored: None)) == (whole().bits[0][3:], whole().bits[1])
+
+
+def a_restore_that_is_slightly_wrong_is_told_from_a_right_one():
+    def forget(name, tensor=None):
+        def change(stored):
+            for key, values in stored.state[name].items():
+                if tensor in (None, key):
+                    for i in range(len(values)):
+                        values[i] = 0.0
+        return change
+
+    def exchange(name, one, other):
+        def change(stored):
+            values = stored.state[name]
+            assert len(values[one]) == len(values[other])
+            values[one], values[other] = values[other], values[one]
+        return change
+
+    def count(key, by):
+        def change(stored):
+            stored.manifest[key] += by
+        return change
+
+    def scale(name, tensor, i, by):
+        def change(stored):
+            stored.state[name][tensor][i] *= by
+        return change
+
+    fc = "transformer.h.%d.mlp.c_fc.weight"
+    wrong = {
+        "m forgotten": forget("m"), "v forgotten": forget("v"),
+        "m of a bias forgotten": forget("m", "transformer.h.1.attn.c_attn.bias"),
+        "two layers exchanged": exchange("master", fc % 0, fc % 1),
+        "two layers' m exchanged": exchange("m", fc % 0, fc % 1),
+        "two layers' v exchanged": exchange("v", fc % 0, fc % 1),
+        "one weight": scale("master", fc % 1, 7, 1 + 2.0**-20),
+        "one m": scale("m", fc % 1, 8, 2), "one v": scale("v", fc % 1, 9, 2),
+        "a step less": count("step", -1), "a step more": count("step", 1),
+        "a sequence less": count("data_position", -1), "a batch more": count("data_position", 8)}
+    right = (whole().bits[0][3:], whole().bits[1])
+    for what, change in wrong.items():
+        assert resumed(rewritten(change)) != right, what
+    # m in the place of v is noticed when it is read: moments of squares are not negative.
+
+    def swap(stored):
+        stored.state["m"], stored.state["v"] = stored.state["v"], stored.state["m"]
+    folder = rewritten(swap)
+    refused(resume(folder), folder, "v.safetensors", "negative")
+
+
+def a_state_that_is_not_finite_is_refused():
+    for name, value in ("master", float("nan")), ("m", float("inf")), ("v", float("-inf")):
+        def change(stored):
+            stored.state[name]["transformer.h.1.mlp.c_fc.weight"][5] = value
+        folder = rewritten(change)
+        refused(resume(folder), folder, "element 5", "transformer.h.1.mlp.c_fc.weight",
+                name + ".safetensors")
+        goes_on_from_step_2(folder)
+
+
+# ---- damage ----
+
+def overwrite(path, data):
+    with open(path, "wb") as file:
+        file.write(data)
+
+
+def contents(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def a_flipped_bit_in_any_file_is_refused():
+    for name in FILES:
+        size = os.path.getsize(os.path.join(BASE, "step-3", name))
+        for at in [0, 7, 8, size // 3, size - 1] + [draw.randrange(size) for _ in range(4)]:
+            folder = copied()
+            path = os.path.join(folder, "step-3", name)
+            data = bytearray(contents(path))
+            data[at] ^= 1 << draw.randrange(8)
+            overwrite(path, data)
+            refused(resume(folder), folder, folder)
+        goes_on_from_step_2(folder)
+
+
+def a_truncated_or_longer_file_is_refused():
+    for name in FILES:
+        size = os.path.getsize(os.path.join(BASE, "step-3", name))
+        for length in 0, 5, size // 2, size - 1, size + 1:
+            folder = copied()
+            path = os.path.join(folder, "step-3", name)
+            overwrite(path, (contents(path) + b"x")[:length])
+            refused(resume(folder), folder, name)
+        goes_on_from_step_2(folder)
+
+
+def a_missing_file_is_named():
+    for name in FILES:
+        for instead in None, "folder":
+            folder = copied()
+            path = os.path.join(folder, "step-3", name)
+            os.unlink(path)
+            if instead:
+                os.mkdir(path)
+            refused(resume(folder), folder, name)
+        goes_on_from_step_2(folder)
+
+
+def files_of_another_step_do_not_mix():
+    for name in FILES:
+        folder = copied()
+        shutil.copy(os.path.join(BASE, "step-2", name), os.path.join(folder, "step-3", name))
+        refused(resume(folder), folder, "step-3")
+        goes_on_from_step_2(folder)
+
+
+def a_checkpoint_of_another_model_is_refused():
+    for changes in dict(hidden=24), dict(layers=1), dict(vocab=300), dict(context=20):
+        other = lab.plan({**MODEL, **changes}, tiers("device"))
+        folder = lab.path("other")
+        lab.run(other, "--steps", "1", data=TEXT, save=folder)
+        refused(resume(folder), folder, "another model")
+        mixed = copied() # its manifest alone
+        shutil.copy(os.path.join(folder, "step-1", "manifest.json"),
+                    os.path.join(mixed, "step-3", "manifest.json"))
+        refused(resume(mixed), mixed, "another model")
+        goes_on_from_step_2(mixed)
+
+
+def a_latest_that_leads_nowhere_is_named():
+    for text in (b"step-9\n", b"", b"step-3", b"step-\n", b"../step-3\n", b"step-3\nstep-2\n",
+                 b"\0\n", b"/etc\n", b"step-99999999999999999999999999\n", b"x" * 5000):
+        folder = copied()
+        overwrite(os.path.join(folder, "latest"), text)
+        refused(resume(folder), folder, "latest")
+        goes_on_from_step_2(folder)
+    folder = copied()
+    os.unlink(os.path.join(folder, "latest"))
+    refused(resume(folder), folder, "holds no checkpoint", "latest")
+    os.mkdir(os.path.join(folder, "latest"))
+    refused(resume(folder), folder, "latest")
+
+
+def directories_that_are_none_are_named():
+    here = lab.path("here")
+    os.mkdir(here)
+    overwrite(os.path.join(here, "file"), b"mine")
+    train = PLAN, "--data", TEXT
+    for option in "--resume", "--save":
+        refused((*train, option, os.path.join(here, "file")), here, "file", "Not a directory")
+        refused((*train, option, os.path.join(here, "no", "where")), here, "where")
+    # Found before the first step, not after the last.
+    refused((*train, "--save", os.path.join(here, "file"), "--log", "/dev/full"), here, "file")
+    os.mkdir(os.path.join(here, "step-0"))
+    overwrite(os.path.join(here, "step-0", "notes"), b"mine")
+    refused((*train, "--save", here), here, "step-0", "move it away")
+    if os.getuid() == 0:
+        os.chmod(lab.folder, 0o755)
+        folder = copied()
+        as_nobody = dict(user=65534, group=65534, extra_groups=[])
+        os.chmod(folder, 0)
+        refused((*train, "--resume", folder), folder, "Permission denied", **as_nobody)
+        os.chmod(folder, 0o755)
+        os.chmod(os.path.join(folder, "step-3", "m.safetensors"), 0)
+        refused((*train, "--resume", folder), folder, "m.safetensors", "Permission denied",
+                **as_nobody)
+        refused((*train, "--save", folder), folder, "Permission denied", code=4, **as_nobody)
+
+
+# ---- a save that fails ----
+
+def after_a_failed_save(folder, done, *parts):
+    """Exit 4, one line that says so, and the last checkpoint leads to the end."""
+    assert done.returncode == 4, (done.returncode, done.stderr[-1000:])
+    lines = [line for line in done.stderr.splitlines() if line.startswith("zinf-run: ")]
+    steps = [int(n) for n in re.findall(r"saved step (\d+) in", done.stderr)]
+    assert steps and lines[-1].startswith("zinf-run: checkpoint: "), done.stderr[-1000:]
+    for part in parts:
+        assert part in lines[-1], f"no {part!r} in {lines[-1]}"
+    assert Stored(folder).manifest["step"] == steps[-1]
+    assert ".zinf-writing" not in os.listdir(folder)
+    end = steps[-1] + 2
+    straight = lab.run(LONG, "--steps", str(end), data=TEXT)
+    again = lab.run(LONG, "--resume", folder, "--steps", str(end), data=TEXT)
+    assert again.bits == (straight.bits[0][steps[-1]:], straight.bits[1])
+
+
+LONG = lab.plan({**MODEL, "steps": 1000}, tiers("host"))
+
+
+def a_disk_that_fills_up_keeps_the_last_checkpoint():
+    folder = lab.path("small")
+    os.mkdir(folder)
+    # Two are kept and a third is written beside them: room for the first two. A save asks for the
+    # data and a megabyte a file.
+    one = Stored(BASE)
+    data = sum(4 * len(values) for values in one.state["m"].values())
+    pages = sum(os.path.getsize(os.path.join(one.folder, name)) // 4096 + 1 for name in FILES)
+    size = 3 * (data + 1000000) + 4096 * pages * 3 // 2
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "zinf", folder],
+                           capture_output=True, text=True, check=False)
+    if mount.returncode:
+        print("# not done: mounting a small disk needs root")
+        return
+    try:
+        done = subprocess.run([lab.run_command, LONG, "--data", TEXT, "--save", folder,
+                               "--save-every", "1"], capture_output=True, text=True, check=False)
+        after_a_failed_save(folder, done, "bytes free")
+        # A disk that is full from the start says so before the first step.
+        refused((PLAN, "--data", TEXT, "--save", os.path.join(folder, "new"), "--log", "/dev/full"),
+                os.path.join(folder, "step-1"), "bytes free", code=4)
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def started(*words):
+    return subprocess.Popen([lab.run_command, *words], stdin=subprocess.DEVNULL,
+                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(condition, process):
+    deadline = time.monotonic() + 60
+    while not condition() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.0005)
+
+
+def a_limit_of_file_sizes_keeps_the_last_checkpoint():
+    for limit in 0, 8192:
+        folder = lab.path("limited")
+        process = started(LONG, "--data", TEXT, "--save", folder, "--save-every", "1")
+        wait_for(lambda: os.path.exists(os.path.join(folder, "step-2")), process)
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
+        _, text = process.communicate(timeout=60)
+        after_a_failed_save(folder, subprocess.CompletedProcess([], process.returncode, "", text))
+
+
+def a_directory_that_vanishes_ends_the_run():
+    folder = lab.path("vanishing")
+    process = started(LONG, "--data", TEXT, "--save", folder, "--save-every", "1")
+    wait_for(lambda: os.path.exists(os.path.join(folder, "latest")), process)
+    os.rename(folder, folder + "-moved")
+    overwrite(folder, b"a file")
+    _, text = process.communicate(timeout=60)
+    assert process.returncode == 2 and "Not a directory" in text.splitlines()[-1], text
+    step = Stored(folder + "-moved").manifest["step"]
+    straight = lab.run(LONG, "--steps", str(step + 2), data=TEXT)
+    again = lab.run(LONG, "--resume", folder + "-moved", "--steps", str(step + 2), data=TEXT)
+    assert again.bits == (straight.bits[0][step:], straight.bits[1])
+
+
+# ---- signals, and the ends of a run ----
+
+def a_signal_ends_with_0_after_a_step_that_is_saved():
+    for number in signal.SIGTERM, signal.SIGINT:
+        for inside in "save", "step", "start":
+            folder, log = lab.path("signalled"), lab.path("log")
+            process = started(LONG, "--data", TEXT, "--save", folder, "--log", log,
+                              *(["--save-every", "1"] if inside == "save" else []))
+            writing = os.path.join(folder, ".zinf-writing")
+            wait_for({"save": lambda: os.path.exists(os.path.join(folder, "latest")) and
+                              os.path.exists(writing),
+                      "step": lambda: os.path.exists(log) and os.path.getsize(log) > 3000,
+                      "start": lambda: os.path.exists(writing)}[inside], process)
+            process.send_signal(number)
+            _, text = process.communicate(timeout=60)
+            assert process.returncode == 0 and "stopped after step" in text, (inside, text)
+            step = int(re.search(r"stopped after step (\d+) of", text).group(1))
+            assert Stored(folder).manifest["step"] == step and step < 1000
+            with open(log, encoding="utf-8") as file:
+                assert len(file.readlines()) == step + 1 # and the summary
+            straight = lab.run(LONG, "--steps", str(step + 2), data=TEXT)
+            again = lab.run(LONG, "--resume", folder, "--steps", str(step + 2), data=TEXT)
+            assert again.bits == (straight.bits[0][step:], straight.bits[1]), (number, inside)
+
+
+def a_second_signal_ends_at_once():
+    # In a validation that takes its time: the first one waits for the step.
+    process = started(LONG, "--data", TEXT, "--val", TEXT, "--val-every", "1", "--val-batches",
+                      "1000000")
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.05)
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode in (-signal.SIGINT, 0), process.returncode
+
+
+def a_resume_beyond_the_last_step_does_nothing():
+    folder = copied()
+    before = tree(folder)
+    for steps in 0, 1, 3:
+        run = lab.run(PLAN, "--resume", folder, "--steps", str(steps), data=TEXT)
+        assert not run.rows and "nothing is left to train" in run.stderr, run.stderr
+        assert run.summary["params_hash"] == lab.run(
+            PLAN, "--steps", "3", data=TEXT).summary["params_hash"]
+    assert tree(folder) == before
+
+
+def a_step_saved_twice_is_the_same_checkpoint():
+    folder = copied()
+    lab.run(ON_NVME, "--resume", folder, "--steps", "3", data=TEXT, save=folder)
+    one, two = tree(BASE), tree(folder)
+    for name in one:
+        # but for which plan wrote it
+        assert one[name] == two[name] or name == "step-3/manifest.json", name
+    assert one.keys() == two.keys()
+    again = lab.run(PLAN, "--resume", folder, data=TEXT)
+    assert again.bits == (whole().bits[0][3:], whole().bits[1])
+
+
+def checkpoints_may_lie_in_the_directory_of_the_nvme_tier():
+    for inside in "saved", ".":
+        disk = lab.path("disk")
+        os.mkdir(disk)
+        folder = os.path.join(disk, inside)
+        words = lab.run_command, ON_NVME, "--data", TEXT, "--nvme", disk
+        lab.call(*words, "--steps", "3", "--save", folder, "--save-every", "1")
+        log = lab.path("log")
+        lab.call(*words, "--resume", folder, "--save", folder, "--log", log)
+        assert sorted(os.listdir(folder)) == ["latest", "step-3", "step-6"]
+        assert whole().summary["params_hash"] in contents(log).decode()
+        for state in "master", "m", "v":
+            assert Stored(folder).state[state] == Stored(whole().saved).state[state], state
+
+
+lib.main(lab, [
+    a_checkpoint_written_again_unchanged_is_the_same,
+    a_restore_that_is_slightly_wrong_is_told_from_a_right_one,
+    a_state_that_is_not_finite_is_refused, a_flipped_bit_in_any_file_is_refused,
+    a_truncated_or_longer_file_is_refused, a_missing_file_is_named,
+    files_of_another_step_do_not_mix, a_checkpoint_of_another_model_is_refused,
+    a_latest_that_leads_nowhere_is_named, directories_that_are_none_are_named,
+    a_disk_that_fills_up_keeps_the_last_checkpoint,
+    a_limit_of_file_sizes_keeps_the_last_checkpoint, a_directory_that_vanishes_ends_the_run,
+    a_signal_ends_with_0_after_a_step_that_is_saved, a_second_signal_ends_at_once,
+    a_resume_beyond_the_last_step_does_nothing, a_step_saved_twice_is_the_same_checkpoint,
+    checkpoints_may_lie_in_the_directory_of_the_nvme_tier])

@@ -1,0 +1,164 @@
+# tests/safety/numbers.py - a training whose numbers overflow, through the command: --on-nonfinite
+# stop and skip, what is said, logged and saved. The weight that makes them overflow is finite (a
+# checkpoint that is not is refused, checkpoints.py); nonfinite.c has every other place.
+# argv: zinf-plan, zinf-run
+import json
+import os
+import re
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
+import lab as lib  # noqa: E402
+from lab import tiers  # noqa: E402
+from stored import Stored, tree  # noqa: E402
+
+lab = lib.Lab(*sys.argv[1:3])
+MODEL = dict(layers=3, hidden=16, heads=2, steps=30, warmup=4)
+PLACES = {"device": tiers("device"), "host": tiers("host"), "nvme": tiers("nvme"),
+          "mixed": tiers("nvme", "device", "host", "nvme")}
+MOST = 10  # skipped in a row
+
+
+def strict(text):
+    def no(word):
+        raise AssertionError(f"{word} is not JSON")
+    return json.loads(text, parse_constant=no)
+
+
+def lines_of(log):
+    with open(log, encoding="utf-8") as file:
+        return [strict(line) for line in file]
+
+
+def poisoned(tensor, value, precision="fp32"):
+    """A folder with step 2, one weight of it changed."""
+    folder = lab.path("saved")
+    lab.run(lab.plan({**MODEL, "precision": precision}, PLACES["device"]), "--steps", "2",
+            save=folder)
+    stored = Stored(folder)
+    stored.state["master"][tensor][3] = value
+    stored.write()
+    return folder
+
+
+def go_on(plan, folder, *more, code=1):
+    """Resumes; (the command's output, the log)."""
+    log, disk = lab.path("log"), lab.path("disk")
+    os.mkdir(disk)
+    done = lab.call(lab.run_command, plan, "--data", lab.text, "--nvme", disk, "--log", log,
+                    "--resume", folder, *more, code=code)
+    assert not os.listdir(disk)
+    return done, lines_of(log)
+
+
+def report(done):
+    assert done.stderr.count("zinf-run: step ") == 1, done.stderr
+    return done.stderr.splitlines()[-1]
+
+
+def stop_is_the_default_and_names_tensor_and_layer():
+    # The projection of block 1 overflows: the residual stream, all above and the loss with it.
+    for precision in "fp32", "bf16":
+        folder = poisoned("transformer.h.1.mlp.c_proj.weight", 3e38, precision)
+        before, messages = tree(folder), set()
+        for place in PLACES.values():
+            plan = lab.plan({**MODEL, "precision": precision}, place)
+            done, rows = go_on(plan, folder)
+            text = report(done)
+            messages.add(text)
+            assert re.search(r"step 3: the loss is (nan|inf|-inf), and the first gradient in "
+                             r"backward order that is not finite is \"transformer\.[a-z0-9_.]+\" "
+                             r"\((layer \d|outside the blocks)\) at row \d+, column \d+: "
+                             r"(nan|inf|-inf); the largest weight is 3e\+38, in "
+                             r"\"transformer\.h\.1\.mlp\.c_proj\.weight\"; weights and moments "
+                             r"are as after step 2", text), text
+            assert "-nan" not in done.stderr, done.stderr
+            assert len(rows) == 1 and rows[0]["step"] == 3 and rows[0]["skipped"] is True, rows
+            assert rows[0]["loss"] is None and rows[0]["grad_norm"] is None
+            assert rows[0]["grad_norm_clipped"] is None and rows[0]["lr"] > 0
+        assert len(messages) == 1, messages
+        assert tree(folder) == before
+
+
+def the_last_good_state_is_saved_when_it_stops():
+    folder = poisoned("transformer.h.0.mlp.c_fc.weight", 1e38)
+    for name, place in PLACES.items():
+        other, plan = lab.path("last"), lab.plan(MODEL, place)
+        done, _ = go_on(plan, folder, "--save", other, "--save-every", "1")
+        assert f'saved step 2 in "{other}"' in done.stderr, done.stderr
+        report(done)
+        one, two = Stored(folder), Stored(other)
+        for state in "master", "m", "v":
+            assert one.state[state] == two.state[state], (name, state)
+        for key in "step", "data_position", "seed", "loss_scale":
+            assert one.manifest[key] == two.manifest[key], (name, key)
+    # In the same folder: the checkpoint it came from keeps its step and its content.
+    before = tree(folder)
+    go_on(plan, folder, "--save", folder)
+    after = tree(folder)
+    assert before.keys() == after.keys()
+    assert all(before[name] == after[name] for name in before if name != "step-2/manifest.json")
+
+
+def the_state_before_the_step_that_went_wrong_is_saved_not_an_older_one():
+    # A moment this large throws its weight far out in step 3, whose gradients are fine; step 4
+    # overflows. What is saved is what a run that was told to end after step 3 saves.
+    folder = poisoned("transformer.h.1.mlp.c_proj.weight", 0.01)
+    stored = Stored(folder)
+    stored.state["m"]["transformer.h.1.mlp.c_proj.weight"][3] = 1e36
+    stored.write()
+    for place in PLACES.values():
+        plan, stopped, told = lab.plan(MODEL, place), lab.path("saved"), lab.path("saved")
+        done, rows = go_on(plan, folder, "--save", stopped)
+        assert [row.get("skipped") for row in rows] == [None, True], rows
+        assert "step 4: " in report(done) and "as after step 3" in report(done)
+        go_on(plan, folder, "--save", told, "--steps", "3", code=0)
+        assert Stored(stopped).state == Stored(told).state
+        assert Stored(stopped).manifest == Stored(told).manifest
+
+
+def skip_leaves_out_at_most_ten_updates_in_a_row():
+    folder = poisoned("transformer.h.2.attn.c_proj.weight", -2e38)
+    before = tree(folder)
+    for name, place in PLACES.items():
+        plan, other = lab.plan(MODEL, place), lab.path("last")
+        done, rows = go_on(plan, folder, "--on-nonfinite", "skip", "--save", other)
+        assert Stored(other).state == Stored(folder).state
+        assert Stored(other).manifest["step"] == 2 + MOST
+        assert [r["step"] for r in rows] == list(range(3, 3 + MOST)), (name, rows)
+        assert all(r["skipped"] is True and r["loss"] is None for r in rows)
+        assert done.stderr.count("is skipped: the loss is") == MOST - 1, done.stderr
+        assert done.stderr.count("saved step") == 1
+        assert f"{MOST} steps in a row were skipped, the last is step {2 + MOST}: the loss is" in \
+            done.stderr.splitlines()[-1], done.stderr
+    assert tree(folder) == before
+
+
+def skipped_steps_leave_the_weights_and_move_the_data():
+    folder = poisoned("transformer.h.2.attn.c_proj.weight", -2e38)
+    for place in PLACES.values():
+        other, plan = lab.path("last"), lab.plan(MODEL, place)
+        done, rows = go_on(plan, folder, "--on-nonfinite", "skip", "--steps", "7", "--save", other,
+                           code=0)
+        assert done.stderr.count("is skipped") == 5
+        one, two = Stored(folder), Stored(other)
+        assert one.state == two.state
+        batch = lib.MODEL["global_batch"]
+        assert (two.manifest["step"], two.manifest["data_position"]) == (7, 7 * batch)
+        assert rows[-1]["summary"]["params_hash"]
+
+
+def a_training_that_is_fine_does_not_notice_the_option():
+    plan = lab.plan(MODEL, PLACES["nvme"])
+    runs = [lab.run(plan, "--steps", "3", *more)
+            for more in ([], ["--on-nonfinite", "stop"], ["--on-nonfinite", "skip"])]
+    assert runs[0].bits == runs[1].bits == runs[2].bits
+    assert not any("skipped" in row for row in runs[0].rows)
+
+
+lib.main(lab, [
+    stop_is_the_default_and_names_tensor_and_layer, the_last_good_state_is_saved_when_it_stops,
+    the_state_before_the_step_that_went_wrong_is_saved_not_an_older_one,
+    skip_leaves_out_at_most_ten_updates_in_a_row,
+    skipped_steps_leave_the_weights_and_move_the_data,
+    a_training_that_is_fine_does_not_notice_the_option])
