@@ -12,8 +12,9 @@
  * thread at a time.
  *
  * Letters in shapes: N tokens (batch * seq, row n = b * seq + t), C channels (hidden), V rows of
- * a vocabulary tile, H heads, G kv heads, D head_dim, F width inside the MLP. "act" is the table's activation type (f32
- * or bf16): element type of every `void *` unless said otherwise. All matrices are row major;
+ * a vocabulary tile, H heads, G kv heads, D head_dim, F width inside the MLP. "act" is the
+ * table's activation type (f32 or bf16): element type of every `void *` unless said otherwise.
+ * All matrices are row major;
  * `ld*` is the distance between rows in elements (>= columns). Sums are carried in fp32 or wider
  * and rounded to the output type once.
  */
@@ -59,8 +60,9 @@ typedef struct zinf_kernels {
     void (*gemm_destroy)(zinf_gemm *gemm); /* accepts NULL */
 
     /* out[N][C] = wte[token] + wpe[t] for tokens in [row0, row0 + V); wte is the tile [V][C],
-     * wpe [seq][C], or NULL: nothing is added. tokens[b][t] at tokens[b * token_ld + t]. If first, rows of other tokens are
-     * zeroed, else left alone, so running all tiles, the first with `first`, fills out. */
+     * wpe [seq][C], or NULL: nothing is added. tokens[b][t] at tokens[b * token_ld + t]. If
+     * first, rows of other tokens are zeroed, else left alone, so running all tiles, the first
+     * with `first`, fills out. */
     void (*embedding_forward)(const struct zinf_kernels *self, const int32_t *tokens,
                               int64_t token_ld, const void *wte, const void *wpe, int64_t row0,
                               int64_t rows, int64_t batch, int64_t seq, int64_t channels,

@@ -25,7 +25,8 @@ void trainer_model_text(const trainer_model *m, char *ret_text)
              "  schedule: {type: cosine, warmup: 2, steps: 50, min_lr: 1e-4}\n"
              "  clip: 1.0\n  seed: 1337\n",
              m->llama ? "llama" : "gpt2", m->layers, m->hidden, m->heads, m->vocab, m->sequence,
-             m->llama ? m->llama : ", tied_embeddings: true", m->sequence, m->global_batch, m->precision);
+             m->llama ? m->llama : ", tied_embeddings: true", m->sequence,
+             m->global_batch, m->precision);
 }
 
 static const char cluster_text[] =
