@@ -5,9 +5,9 @@
  * planner/. No kernel allocates, prints or fails: sizes were checked when the plan was loaded;
  * scratch comes from the caller. The result of a kernel depends on neither the number of threads
  * nor on memory addresses (fixed reduction order, no atomics on floats). One exception: a GEMM by
- * oneDNN (levels avx512 and amx) keeps its bits over threads and shapes in fp32 for k <= 384;
- * beyond, and in bf16, oneDNN may cut k elsewhere for another m, n or number of threads.
- * The same GEMM run again always has the same bits.
+ * oneDNN (level avx512, and fp32 of level amx) keeps its bits over threads and shapes in fp32 for
+ * k <= 384; beyond, and in bf16, oneDNN may cut k elsewhere for another m, n or number of threads.
+ * Level amx's own GEMM of bf16 has no exception. The same GEMM run again always has the same bits.
  * Scratch is aligned to 64 bytes, everything else to its element. A prepared GEMM is run by one
  * thread at a time.
  *

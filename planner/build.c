@@ -1,9 +1,13 @@
 /* planner/build.c - see build.h. */
 #include "planner/build.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Some 1 GB while planning. GPT-2 XL in 32 tiles has 227,047; a plan does not grow with the batch. */
+enum { MOST_INSTRS = 1 << 21 };
 
 bool zinf_grow(zinf_builder *b, void *array, uint32_t n, uint32_t *cap, size_t size)
 {
@@ -71,6 +75,12 @@ uint32_t zinf_build_instr(zinf_builder *b, zinf_opcode opcode, zinf_queue queue,
     zinf_plan *plan = b->plan;
     uint32_t index = plan->n_instrs;
 
+    if (index == MOST_INSTRS && b->err->status == ZINF_OK)
+        zinf_fail(b->err, ZINF_DOES_NOT_FIT, "\"%s\" needs a plan of more than %d instructions "
+                  "(%" PRIu64 " layers, tiles %" PRIu32 " .. %" PRIu32 "); plan fewer layers, or "
+                  "pin fewer tiles with --set", plan->model.name, MOST_INSTRS,
+                  plan->model.layers, plan->decisions.tiles[ZINF_LINEAR_QKV],
+                  plan->decisions.tiles[ZINF_LINEAR_VOCAB]);
     if (!zinf_grow(b, &plan->instrs, index, &b->cap_instrs, sizeof *plan->instrs))
         return ZINF_NONE;
     zinf_instr *instr = &plan->instrs[plan->n_instrs++];

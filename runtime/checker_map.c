@@ -28,9 +28,11 @@ static bool grow(zinf_map *map, void *array, uint32_t *cap, uint32_t n, size_t s
     return true;
 }
 
-static bool work(zinf_map *map)
+/* Passing a cell of a list is 1, making or finding one 16 of this. */
+static bool work(zinf_map *map, uint32_t units)
 {
-    map->failed |= ++map->work > map->most_work;
+    map->work += units;
+    map->failed |= map->work > map->most_work;
     return !map->failed;
 }
 
@@ -43,7 +45,7 @@ static uint32_t new_cell(zinf_map *map, const zinf_cell *content, uint64_t lo, u
 
     if (i)
         map->free_cell = map->cells[i].next;
-    else if (work(map) &&
+    else if (work(map, 16) &&
              grow(map, &map->cells, &map->cap_cells, map->n_cells, sizeof *map->cells))
         i = map->n_cells++;
     copy.lo = lo;
@@ -127,9 +129,9 @@ static void erase(zinf_map *map, uint64_t lo, uint64_t hi)
     }
 }
 
-static uint32_t cell_at(const zinf_map *map, uint32_t i, uint64_t column)
+static uint32_t cell_at(zinf_map *map, uint32_t i, uint64_t column)
 {
-    while (map->cells[i].next && map->cells[i].hi <= column)
+    while (map->cells[i].next && map->cells[i].hi <= column && work(map, 1))
         i = map->cells[i].next;
     return i;
 }
@@ -142,8 +144,9 @@ static void flatten(zinf_map *map, uint32_t node)
 
     if (pitch == 0 || hi - lo > pitch)
         return;
+    uint32_t i = cell_at(map, old, lo % pitch);
     for (uint64_t at = lo; at < hi && !map->failed;) {
-        const zinf_cell *cell = &map->cells[cell_at(map, old, at % pitch)];
+        const zinf_cell *cell = &map->cells[i];
         uint64_t next = at + (cell->hi - at % pitch);
         uint32_t copy = new_cell(map, cell, 0, UINT64_MAX, 0);
         if (at == lo) {
@@ -153,6 +156,7 @@ static void flatten(zinf_map *map, uint32_t node)
             insert(map, at, 0, copy);
         }
         at = next;
+        i = map->cells[i].next ? map->cells[i].next : old;
     }
     free_cells(map, old);
 }
@@ -194,7 +198,7 @@ static void split_cell(zinf_map *map, uint32_t node, uint64_t column)
 
 static void add_hit(zinf_map *map, uint64_t lo, uint64_t hi, uint32_t cell, bool foreign)
 {
-    if (work(map) && grow(map, &map->hits, &map->cap_hits, map->n_hits, sizeof *map->hits))
+    if (work(map, 16) && grow(map, &map->hits, &map->cap_hits, map->n_hits, sizeof *map->hits))
         map->hits[map->n_hits++] = (zinf_hit){lo, hi, cell, foreign};
 }
 
@@ -241,7 +245,7 @@ void zinf_map_touch(zinf_map *map, zinf_span span)
             }
             split_cell(map, node, first);
             split_cell(map, node, last % span.pitch);
-            for (uint32_t i = map->nodes[node].cell; i; i = map->cells[i].next)
+            for (uint32_t i = map->nodes[node].cell; i && work(map, 1); i = map->cells[i].next)
                 if ((map->cells[i].lo >= first && map->cells[i].lo < last) ||
                     map->cells[i].lo + span.pitch < last)
                     add_hit(map, at, hi, i, false);

@@ -42,7 +42,7 @@ typedef struct zinf_map {
     zinf_hit *hits;
     uint32_t n_nodes, cap_nodes, free_node, n_cells, cap_cells, free_cell, n_hits, cap_hits;
     uint32_t random;
-    uint64_t work, most_work; /* cells made and found: bounds time and memory */
+    uint64_t work, most_work; /* cells made, found and passed: bounds time and memory */
     bool failed; /* out of memory or work: nothing in the map means anything any more */
 } zinf_map;
 

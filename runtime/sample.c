@@ -13,9 +13,9 @@ typedef struct window {
 
 static void push(window *w, int32_t token)
 {
-    if (w->n == w->most) {
-        memmove(w->tokens, w->tokens + 1, (w->most - 1) * sizeof *w->tokens);
+    if (w->n && w->n == w->most) { /* the oldest makes room; most is never 0 */
         w->n--;
+        memmove(w->tokens, w->tokens + 1, w->n * sizeof *w->tokens);
     }
     w->tokens[w->n++] = token;
 }

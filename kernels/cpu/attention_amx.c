@@ -40,21 +40,6 @@ static char *scratch_of_thread(void *scratch, const shape *s)
                              (uint64_t)omp_get_thread_num();
 }
 
-/* 2^x: floor and the rest, of which a polynomial of degree 5: relative error below 1.3 * 2^-24 and
- * 2 roundings. NaN gives NaN, -infinity 0. */
-INLINE vf exp2_of(vf x)
-{
-    const vf r = _mm512_reduce_ps(x, 9);
-    vf p = vf_set(0.001877576694f);
-
-    p = vf_fma(p, r, vf_set(0.008989339694f));
-    p = vf_fma(p, r, vf_set(0.055826317518f));
-    p = vf_fma(p, r, vf_set(0.240153610706f));
-    p = vf_fma(p, r, vf_set(0.693153083324f));
-    p = vf_fma(p, r, vf_set(0.999999940395f));
-    return _mm512_scalef_ps(p, x);
-}
-
 /* 32 bf16 of two vectors of 16 */
 INLINE vi two_narrow(vf low, vf high)
 {
@@ -98,7 +83,7 @@ INLINE void soften(bool full, int64_t n, int64_t valid, float scale2, bool first
     } else {
         total = vf_load(sum);
         if (!(top <= old)) {
-            const vf factor = exp2_of(vf_set((old - top) * scale2));
+            const vf factor = vf_exp2_short(vf_set((old - top) * scale2));
             total *= factor;
             for (int64_t d = 0; d < dim; d += 16)
                 vf_store(out + d, vf_load(out + d) * factor);
@@ -110,7 +95,7 @@ INLINE void soften(bool full, int64_t n, int64_t valid, float scale2, bool first
         if (!full && k >= n)
             break;
         for (int i = k; i < k + 2; i++) {
-            s[i] = exp2_of((s[i] - from) * vf_set(scale2));
+            s[i] = vf_exp2_short((s[i] - from) * vf_set(scale2));
             total += s[i];
         }
         _mm512_storeu_si512((char *)row + 32 * k, two_narrow(s[k], s[k + 1]));
@@ -188,30 +173,33 @@ static void forward_head(const shape *s, const uint16_t *qkv, int64_t b, int64_t
     }
 }
 
+static void forward_heads(const shape *s, const void *qkv, int64_t batch, void *out, float *lse,
+                          void *scratch)
+{
+    const int64_t group = s->heads / s->kv_heads;
+    char *own = scratch_of_thread(scratch, s);
+    int64_t packed = -1;
+
+    amx_begin();
+#pragma omp for schedule(static)
+    for (int64_t bh = 0; bh < batch * s->heads; bh++) {
+        if (bh / group != packed) {
+            packed = bh / group;
+            pack_keys(s, qkv, packed / s->kv_heads, packed % s->kv_heads, own,
+                      own + s->rows_padded * s->dim_padded * 2);
+        }
+        forward_head(s, qkv, bh / s->heads, bh % s->heads, own, out, lse + bh * s->seq);
+    }
+    amx_end();
+}
+
 static void attention_forward(const zinf_kernels *self, const void *qkv, int64_t batch,
                               int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim,
                               void *out, float *lse, void *scratch)
 {
     const shape s = shape_of(seq, heads, kv_heads, head_dim);
-    const int64_t group = heads / kv_heads;
 
-#pragma omp parallel num_threads(self->n_threads)
-    {
-        char *own = scratch_of_thread(scratch, &s);
-        int64_t packed = -1;
-
-        amx_begin();
-#pragma omp for schedule(static)
-        for (int64_t bh = 0; bh < batch * heads; bh++) {
-            if (bh / group != packed) {
-                packed = bh / group;
-                pack_keys(&s, qkv, packed / kv_heads, packed % kv_heads, own,
-                          own + s.rows_padded * s.dim_padded * 2);
-            }
-            forward_head(&s, qkv, bh / heads, bh % heads, own, out, lse + bh * seq);
-        }
-        amx_end();
-    }
+    TEAM(self->n_threads, true, forward_heads(&s, qkv, batch, out, lse, scratch));
 }
 
 /* One thread's scratch, backward; R = rows_padded, D = dim_padded. */
@@ -270,7 +258,7 @@ INLINE void backward_rows(bool masked, float scale2, const float *lse2, const fl
                 const int i = 32 * half + 16 * c;
                 const vf x = vf_fma(vf_load(s_t + 64 * r + i), vf_set(scale2),
                                     vf_set(0) - vf_load(lse2 + i));
-                p[r][c] = exp2_of(x);
+                p[r][c] = vf_exp2_short(x);
                 ds[r][c] = p[r][c] * (vf_load(dp_t + 64 * r + i) - vf_load(delta + i));
                 if (masked) {
                     const __mmask16 seen = (__mmask16)~first_lanes(first + r - i);
@@ -405,6 +393,17 @@ static void backward_kv_head(const shape *s, const backward_args *a, int64_t b, 
     store_rows(s, p.dv, 1, s->seq, a->dqkv + at_v);
 }
 
+static void backward_heads(const shape *s, const backward_args *args, int64_t batch,
+                           void *scratch)
+{
+    amx_begin();
+#pragma omp for schedule(static)
+    for (int64_t bg = 0; bg < batch * s->kv_heads; bg++)
+        backward_kv_head(s, args, bg / s->kv_heads, bg % s->kv_heads,
+                         scratch_of_thread(scratch, s));
+    amx_end();
+}
+
 static void attention_backward(const zinf_kernels *self, const void *qkv, const void *out,
                                const void *dout, const float *lse, int64_t batch, int64_t seq,
                                int64_t heads, int64_t kv_heads, int64_t head_dim, void *dqkv,
@@ -413,15 +412,7 @@ static void attention_backward(const zinf_kernels *self, const void *qkv, const 
     const shape s = shape_of(seq, heads, kv_heads, head_dim);
     const backward_args args = {qkv, out, dout, lse, dqkv};
 
-#pragma omp parallel num_threads(self->n_threads)
-    {
-        amx_begin();
-#pragma omp for schedule(static)
-        for (int64_t bg = 0; bg < batch * kv_heads; bg++)
-            backward_kv_head(&s, &args, bg / kv_heads, bg % kv_heads,
-                             scratch_of_thread(scratch, &s));
-        amx_end();
-    }
+    TEAM(self->n_threads, true, backward_heads(&s, &args, batch, scratch));
 }
 
 void zinf_cpu_attention_amx(zinf_kernels *table)

@@ -6,6 +6,11 @@
  * (vf_exp_small and the rounding of r ln 2), 1 + e and the quotient half an ulp each: < 3 ulp.
  * Beyond |x| = 12 the limits x and 0 (slopes 1 and 0) are exact in fp32; results below
  * 12 * 2^-126 in magnitude (of the slope: 12 (1.6 + 0.22 * 144) * 2^-126) may be off by that.
+ *
+ * bf16 keeps 8 bits: there the exponent z is one float and the reciprocal approximate. While |z|
+ * is below 126, z has three roundings: e is off by at most 3 * 126 ln 2 * 2^-24 < 2^-15, the
+ * reciprocal by 2^-14: below 2^-13 together, to the 2^-8 of rounding to bf16. Below x = -10 e
+ * would be infinite; the slope there is below 500 * 2^-126 and taken for 0.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vec.h"
@@ -30,30 +35,52 @@ INLINE vf exp_minus_2u(vf x)
     return vf_scale2(vf_exp_small(((n - bounded) - low) * vf_set(0.693147181f)), -n);
 }
 
-INLINE vf gelu(vf x)
+/* The same for results that keep 8 bits. */
+INLINE vf exp_minus_2u_short(vf x)
 {
-    const vf y = x / (vf_set(1.0f) + exp_minus_2u(x));
+    return vf_exp2_short(x * vf_fma(vf_set(-B_HIGH) * x, x, vf_set(-A_HIGH)));
+}
+
+/* s and, in *ret_e, exp(-2u) */
+INLINE vf sigmoid_2u(bool is_short, vf x, vf *ret_e)
+{
+    *ret_e = is_short ? exp_minus_2u_short(x) : exp_minus_2u(x);
+    if (is_short)
+        return vf_reciprocal_short(vf_set(1.0f) + *ret_e);
+    return vf_set(1.0f) / (vf_set(1.0f) + *ret_e);
+}
+
+INLINE vf gelu(bool is_short, vf x)
+{
+    vf e, y;
+
+    if (is_short)
+        y = x * sigmoid_2u(true, x, &e);
+    else
+        y = x / (vf_set(1.0f) + exp_minus_2u(x));
 
     /* x * 0: -0, but NaN for -inf, as by definition: an overflow must not look like a limit */
     return vf_less(x, vf_set(-12.0f), x * vf_set(0), vf_less(vf_set(12.0f), x, x, y));
 }
 
 /* s + x s (1 - s) (2u)' */
-INLINE vf gelu_slope(vf x)
+INLINE vf gelu_slope(bool is_short, vf x)
 {
-    const vf e = exp_minus_2u(x), s = vf_set(1.0f) / (vf_set(1.0f) + e);
+    vf e;
+    const vf s = sigmoid_2u(is_short, x, &e);
     const vf slope_2u = vf_fma(vf_set(0.214064449f), x * x, vf_set(1.59576912f));
     const vf y = vf_fma(x * s * (e * s), slope_2u, s); /* 1 - s = e s */
 
-    return vf_less(x, vf_set(-12.0f), vf_set(0), vf_less(vf_set(12.0f), x, vf_set(1.0f), y));
+    return vf_less(x, vf_set(is_short ? -10.0f : -12.0f), vf_set(0),
+                   vf_less(vf_set(12.0f), x, vf_set(1.0f), y));
 }
 
 INLINE void forward(bool bf16, const void *x, int64_t n, void *y)
 {
 #pragma omp for schedule(static)
     for (int64_t block = 0; block < n; block += PARALLEL_BLOCK)
-        for (int64_t i = block; i < n && i < block + PARALLEL_BLOCK; i += VL)
-            act_store(bf16, y, i, n - i, gelu(act_load(bf16, x, i, n - i)));
+        FOR_VECTORS(i, left, block, n < block + PARALLEL_BLOCK ? n : block + PARALLEL_BLOCK,
+                    act_store(bf16, y, i, left, gelu(bf16, act_load(bf16, x, i, left))));
 }
 
 static void gelu_forward(const zinf_kernels *self, const void *x, int64_t n, void *y)
@@ -69,9 +96,9 @@ INLINE void backward(bool bf16, bool dy_bf16, const void *x, const void *dy, int
 {
 #pragma omp for schedule(static)
     for (int64_t block = 0; block < n; block += PARALLEL_BLOCK)
-        for (int64_t i = block; i < n && i < block + PARALLEL_BLOCK; i += VL)
-            act_store(bf16, dx, i, n - i, act_load(dy_bf16, dy, i, n - i) *
-                                              gelu_slope(act_load(bf16, x, i, n - i)));
+        FOR_VECTORS(i, left, block, n < block + PARALLEL_BLOCK ? n : block + PARALLEL_BLOCK,
+                    act_store(bf16, dx, i, left, act_load(dy_bf16, dy, i, left) *
+                                              gelu_slope(bf16, act_load(bf16, x, i, left))));
 }
 
 static void gelu_backward(const zinf_kernels *self, const void *x, const void *dy, bool dy_f32,

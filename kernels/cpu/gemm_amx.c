@@ -302,6 +302,19 @@ static void run_block(const problem *p, int64_t i0, int64_t j0, char *scratch)
     store_pending(p, &late);
 }
 
+static void run_blocks(const problem *p, char *scratch)
+{
+    const zinf_gemm *gemm = p->gemm;
+    const int64_t blocks_m = parts_of(gemm->desc.m, gemm->rows), blocks = n_blocks(gemm);
+
+    amx_begin();
+#pragma omp for schedule(dynamic)
+    for (int64_t block = 0; block < blocks; block++)
+        run_block(p, block % blocks_m * gemm->rows, block / blocks_m * gemm->cols,
+                  scratch + gemm->bytes * (size_t)omp_get_thread_num());
+    amx_end();
+}
+
 static void gemm_run(zinf_gemm *gemm, const void *a, const void *b, const void *bias,
                      const void *residual, void *c, void *scratch)
 {
@@ -316,16 +329,7 @@ static void gemm_run(zinf_gemm *gemm, const void *a, const void *b, const void *
     }
     if (d->m < 1 || d->n < 1)
         return;
-    const int64_t blocks_m = parts_of(d->m, gemm->rows), blocks = n_blocks(gemm);
-#pragma omp parallel num_threads(gemm->n_threads) if (blocks > 1)
-    {
-        amx_begin();
-#pragma omp for schedule(dynamic)
-        for (int64_t block = 0; block < blocks; block++)
-            run_block(&p, block % blocks_m * gemm->rows, block / blocks_m * gemm->cols,
-                      aligned + gemm->bytes * (size_t)omp_get_thread_num());
-        amx_end();
-    }
+    TEAM(gemm->n_threads, n_blocks(gemm) > 1, run_blocks(&p, aligned));
 }
 
 void zinf_cpu_gemm_amx(zinf_kernels *table)

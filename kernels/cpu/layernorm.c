@@ -13,25 +13,37 @@ INLINE void forward(bool bf16, const void *x, const void *w, const void *b, int6
 #pragma omp for schedule(static)
     for (int64_t row = 0; row < n; row++) {
         const int64_t at = row * channels;
-        vf sum[2] = {vf_set(0), vf_set(0)}, square[2] = {vf_set(0), vf_set(0)};
+        vf sum[4], square[4];
 
-        for (int64_t c = 0, i = 0; c < channels; c += VL, i ^= 1)
-            sum[i] += act_load(bf16, x, at + c, channels - c);
-        const float mean = vf_sum(sum[0] + sum[1]) / (float)channels;
-        for (int64_t c = 0, i = 0; c < channels; c += VL, i ^= 1) {
-            const vf d = vf_keep(act_load(bf16, x, at + c, channels - c) - vf_set(mean),
-                                 channels - c, 0);
-            square[i] = vf_fma(d, d, square[i]);
-        }
-        const float variance = vf_sum(square[0] + square[1]) / (float)channels;
+        for (int i = 0; i < 4; i++)
+            sum[i] = square[i] = vf_set(0);
+        /* four sums at a time, then one */
+        int64_t c = 0;
+        for (; c + 4 * VL <= channels; c += 4 * VL)
+            for (int i = 0; i < 4; i++)
+                sum[i] += act_load(bf16, x, at + c + i * VL, VL);
+        FOR_VECTORS(j, left, c, channels, sum[0] += act_load(bf16, x, at + j, left));
+        const float mean = vf_sum((sum[0] + sum[1]) + (sum[2] + sum[3])) / (float)channels;
+        const vf means = vf_set(mean);
+        for (c = 0; c + 4 * VL <= channels; c += 4 * VL)
+            for (int i = 0; i < 4; i++) {
+                const vf d = act_load(bf16, x, at + c + i * VL, VL) - means;
+                square[i] = vf_fma(d, d, square[i]);
+            }
+        FOR_VECTORS(j, left, c, channels, {
+            const vf d = vf_keep(act_load(bf16, x, at + j, left) - means, left, 0);
+            square[0] = vf_fma(d, d, square[0]);
+        });
+        const float variance = vf_sum((square[0] + square[1]) + (square[2] + square[3])) /
+                               (float)channels;
         /* An overflow must not look like a row of zeros, which 1 / inf would make of it. */
         const float rstd = variance <= FLT_MAX ? 1 / sqrtf(variance + 1e-5f) : NAN;
-        for (int64_t c = 0; c < channels; c += VL) {
-            const int64_t left = channels - c;
-            const vf z = (act_load(bf16, x, at + c, left) - vf_set(mean)) * vf_set(rstd);
-            act_store(bf16, y, at + c, left,
-                      vf_fma(z, act_load(bf16, w, c, left), act_load(bf16, b, c, left)));
-        }
+        const vf rstds = vf_set(rstd);
+        FOR_VECTORS(j, left, 0, channels, {
+            const vf z = (act_load(bf16, x, at + j, left) - means) * rstds;
+            act_store(bf16, y, at + j, left,
+                      vf_fma(z, act_load(bf16, w, j, left), act_load(bf16, b, j, left)));
+        });
         stats[2 * row] = mean;
         stats[2 * row + 1] = rstd;
     }

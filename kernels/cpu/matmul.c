@@ -4,10 +4,13 @@
 #include "kernels/cpu/matmul.h"
 
 #include <dnnl.h>
+#include <inttypes.h>
 #include <omp.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { SRC, WEIGHTS, BIAS, DST, SCRATCHPAD, N_ARGS };
 static const int arg_names[N_ARGS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS, DNNL_ARG_DST,
@@ -133,6 +136,23 @@ static bool is_optimised(dnnl_primitive_desc_t pd, const char **ret_description)
            strncmp(*ret_description, "ref", 3) != 0;
 }
 
+/* oneDNN reserves 256 KiB, writable and executable, for each kernel's code and fills a few pages.
+ * Made read-only, what is reserved counts in no limit on data, and nothing can write code. */
+static void seal_code(void)
+{
+    char line[256], mode[8];
+    uintptr_t start, end;
+    unsigned long inode;
+    FILE *maps = fopen("/proc/self/maps", "r");
+
+    while (maps && fgets(line, sizeof line, maps))
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s %*s %*s %lu", &start, &end, mode,
+                   &inode) == 4 && strcmp(mode, "rwxp") == 0 && inode == 0)
+            (void)mprotect((void *)start, end - start, PROT_READ | PROT_EXEC);
+    if (maps)
+        fclose(maps);
+}
+
 zinf_matmul *zinf_matmul_create(const zinf_gemm_desc *desc, int n_threads,
                                 size_t *ret_scratch_bytes)
 {
@@ -172,6 +192,7 @@ zinf_matmul *zinf_matmul_create(const zinf_gemm_desc *desc, int n_threads,
                            dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0), engine,
                            DNNL_MEMORY_NONE) != dnnl_success)
         goto done;
+    seal_code();
     ok = true;
 done:
     omp_set_num_threads(team);

@@ -13,18 +13,18 @@ static void stats_of_rows(const float *logits, int64_t ldl, const int32_t *targe
         const float old = first ? -INFINITY : stats[3 * i];
         vf mosts = vf_set(old); /* NaN is passed over here, and makes the sum NaN */
         vf sums[4] = {vf_set(0), vf_set(0), vf_set(0), vf_set(0)};
+        int64_t v = 0;
 
-        for (int64_t v = 0; v < rows; v += VL) {
-            const vf x = rows - v >= VL ? vf_load(row + v) :
-                         vf_keep(vf_load_n(row + v, rows - v), rows - v, -INFINITY);
-            mosts = vf_max(x, mosts);
-        }
+        FOR_VECTORS(j, left, 0, rows,
+                    mosts = vf_max(vf_keep(vf_load_n(row + j, left), left, -INFINITY), mosts));
         const float most = vf_most(mosts);
+        const vf from = vf_set(most);
 
-        for (int64_t v = 0; v < rows; v += VL) {
-            const vf e = vf_exp(vf_load_n(row + v, rows - v) - vf_set(most));
-            sums[v / VL % 4] += rows - v >= VL ? e : vf_keep(e, rows - v, 0);
-        }
+        for (; v + 4 * VL <= rows; v += 4 * VL)
+            for (int k = 0; k < 4; k++)
+                sums[k] += vf_exp(vf_load(row + v + k * VL) - from);
+        FOR_VECTORS(j, left, v, rows,
+                    sums[0] += vf_keep(vf_exp(vf_load_n(row + j, left) - from), left, 0));
         float sum = vf_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
         if (!first)
             sum = (float)(stats[3 * i + 1] * exp((double)old - most) + sum);
@@ -55,9 +55,9 @@ INLINE void backward(bool bf16, const float *logits, int64_t ldl, const int32_t 
         const vf most = vf_set(stats[3 * i]), factor = vf_set(scale / stats[3 * i + 1]);
         const int64_t target = targets[i] - row0;
 
-        for (int64_t v = 0; v < rows; v += VL)
-            act_store(bf16, dlogits, i * ldd + v, rows - v,
-                      vf_exp(vf_load_n(row + v, rows - v) - most) * factor);
+        FOR_VECTORS(v, left, 0, rows,
+                    act_store(bf16, dlogits, i * ldd + v, left,
+                              vf_exp(vf_load_n(row + v, left) - most) * factor));
         if (target >= 0 && target < rows)
             act_store(bf16, dlogits, i * ldd + target, 1,
                       vf_fma(vf_exp(vf_set(row[target]) - most), factor, vf_set(-scale)));

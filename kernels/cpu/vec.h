@@ -34,6 +34,10 @@ INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 INLINE vf vf_sqrt(vf x) { return _mm512_sqrt_ps(x); }
 INLINE vf vf_round(vf x) { return _mm512_roundscale_ps(x, 8); }
 INLINE vf vf_scale2(vf x, vf n) { return _mm512_scalef_ps(x, n); }
+INLINE vf vf_floor_rest(vf x) { return _mm512_reduce_ps(x, 9); } /* x - floor(x) */
+INLINE vf vf_scale2_floor(vf p, vf x, vf rest) { (void)rest; return _mm512_scalef_ps(p, x); }
+/* 1 / x within 2^-14; 0 of infinity */
+INLINE vf vf_reciprocal_short(vf x) { return _mm512_rcp14_ps(x); }
 /* The second argument if either is NaN. */
 INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
@@ -107,6 +111,20 @@ INLINE vf vf_scale2(vf x, vf n)
     const vi rest = _mm256_sub_epi32(all, half), bias = _mm256_set1_epi32(127);
     x *= _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23));
     return x * _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23));
+}
+INLINE vf vf_floor_rest(vf x) { return x - _mm256_floor_ps(x); }
+/* p * 2^floor(x), where rest = x - floor(x); the power is held within 2^-126 .. 2^126. */
+INLINE vf vf_scale2_floor(vf p, vf x, vf rest)
+{
+    const vf n = _mm256_max_ps(vf_set(-126.0f), _mm256_min_ps(vf_set(126.0f), x - rest));
+    return p * _mm256_castsi256_ps(_mm256_slli_epi32(
+        _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+}
+/* 1 / x within 2^-21: an approximation within 1.5 * 2^-12 and one Newton step. x below 2^126. */
+INLINE vf vf_reciprocal_short(vf x)
+{
+    const vf y = _mm256_rcp_ps(x);
+    return vf_fma(y, vf_fma(vf_set(0) - x, y, vf_set(1.0f)), y);
 }
 INLINE vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 INLINE vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
@@ -228,6 +246,37 @@ INLINE vf vf_exp(vf x)
     r = vf_fma(n, vf_set(2.12194440e-4f), r);
     return vf_scale2(vf_exp_small(r), n);
 }
+
+/* 2^x for results that keep few bits: relative error below 2^-22 (a polynomial of degree 5: 1.3
+ * * 2^-24; roundings) and that of x times ln 2. NaN gives NaN. */
+INLINE vf vf_exp2_short(vf x)
+{
+    const vf r = vf_floor_rest(x);
+    vf p = vf_set(0.001877576694f);
+
+    p = vf_fma(p, r, vf_set(0.008989339694f));
+    p = vf_fma(p, r, vf_set(0.055826317518f));
+    p = vf_fma(p, r, vf_set(0.240153610706f));
+    p = vf_fma(p, r, vf_set(0.693153083324f));
+    p = vf_fma(p, r, vf_set(0.999999940395f));
+    return vf_scale2_floor(p, x, r);
+}
+
+/* statement for i = first, first + VL, .. < end, where `left` is the number of elements from i: VL
+ * as a constant but for the last, so that no vector asks whether it is whole. */
+#define FOR_VECTORS(i, left, first, end, statement)                                              \
+    do {                                                                                         \
+        const int64_t end_ = (end);                                                              \
+        int64_t i = (first);                                                                     \
+        for (; i + VL <= end_; i += VL) {                                                        \
+            const int64_t left = VL;                                                             \
+            statement;                                                                           \
+        }                                                                                        \
+        if (i < end_) {                                                                          \
+            const int64_t left = end_ - i;                                                       \
+            statement;                                                                           \
+        }                                                                                        \
+    } while (0)
 
 /* Threads pay above this many elements; results never depend on it. */
 enum { PARALLEL_FROM = 32768, PARALLEL_BLOCK = 8192 };

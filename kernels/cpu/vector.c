@@ -14,9 +14,9 @@ INLINE void sum_columns(bool bf16, const void *dy, int64_t ldy, int64_t m, int64
         memset(sum, 0, (size_t)n * sizeof *sum);
         for (int64_t row = m * chunk / ZINF_REDUCE_CHUNKS;
              row < m * (chunk + 1) / ZINF_REDUCE_CHUNKS; row++)
-            for (int64_t j = 0; j < n; j += VL)
-                vf_store_n(sum + j, n - j, vf_load_n(sum + j, n - j) +
-                                               act_load(bf16, dy, row * ldy + j, n - j));
+            FOR_VECTORS(j, left, 0, n,
+                        vf_store_n(sum + j, left, vf_load_n(sum + j, left) +
+                                   act_load(bf16, dy, row * ldy + j, left)));
     }
 #pragma omp for schedule(static)
     for (int64_t j = 0; j < n; j += VL) {
@@ -43,8 +43,8 @@ INLINE void convert(bool from_bf16, bool to_bf16, const void *src, int64_t n, vo
 {
 #pragma omp for schedule(static)
     for (int64_t block = 0; block < n; block += PARALLEL_BLOCK)
-        for (int64_t i = block; i < n && i < block + PARALLEL_BLOCK; i += VL)
-            act_store(to_bf16, dst, i, n - i, act_load(from_bf16, src, i, n - i));
+        FOR_VECTORS(i, left, block, n < block + PARALLEL_BLOCK ? n : block + PARALLEL_BLOCK,
+                    act_store(to_bf16, dst, i, left, act_load(from_bf16, src, i, left)));
 }
 
 static void convert_from_f32(const zinf_kernels *self, const float *src, int64_t n, void *dst)
@@ -133,15 +133,18 @@ INLINE void embed(bool bf16, const int32_t *tokens, int64_t token_ld, const void
         const int64_t b = n / seq, t = n % seq, row = tokens[b * token_ld + t] - row0;
         const bool mine = row >= 0 && row < rows;
 
-        for (int64_t c = 0; c < channels && (mine || first); c += VL) {
-            const int64_t left = channels - c;
-            vf x = vf_set(0);
-            if (mine)
-                x = act_load(bf16, wte, row * channels + c, left);
-            if (mine && wpe)
-                x += act_load(bf16, wpe, t * channels + c, left);
-            act_store(bf16, out, n * channels + c, left, x);
-        }
+        if (mine && wpe)
+            FOR_VECTORS(c, left, 0, channels,
+                        act_store(bf16, out, n * channels + c, left,
+                                  act_load(bf16, wte, row * channels + c, left) +
+                                  act_load(bf16, wpe, t * channels + c, left)));
+        else if (mine)
+            FOR_VECTORS(c, left, 0, channels,
+                        act_store(bf16, out, n * channels + c, left,
+                                  act_load(bf16, wte, row * channels + c, left)));
+        else if (first)
+            FOR_VECTORS(c, left, 0, channels,
+                        act_store(bf16, out, n * channels + c, left, vf_set(0)));
     }
 }
 

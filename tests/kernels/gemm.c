@@ -200,7 +200,8 @@ static problem part_of(const problem *whole, int64_t row0, int64_t m, int64_t co
 /* oneDNN (avx512, amx in fp32) keeps fp32 bits while k is short: kernels/cpu/gemm_dnnl.c. */
 static bool bits_are_promised(const zinf_gemm_desc *d)
 {
-    return level == ZINF_CPU_AVX2 || (level == ZINF_CPU_AMX && act == ZINF_BF16) || (act == ZINF_F32 && d->k <= 384);
+    return level == ZINF_CPU_AVX2 || (level == ZINF_CPU_AMX && act == ZINF_BF16) ||
+           (act == ZINF_F32 && d->k <= 384);
 }
 
 static void check_splits(problem *p)
