@@ -12,8 +12,9 @@
  * thread at a time.
  *
  * Letters in shapes: N tokens (batch * seq, row n = b * seq + t), C channels (hidden), V rows of
- * a vocabulary tile, H heads, G kv heads, D head_dim. "act" is the table's activation type (f32
- * or bf16): element type of every `void *` unless said otherwise. All matrices are row major;
+ * a vocabulary tile, H heads, G kv heads, D head_dim, F width inside the MLP. "act" is the
+ * table's activation type (f32 or bf16): element type of every `void *` unless said otherwise.
+ * All matrices are row major;
  * `ld*` is the distance between rows in elements (>= columns). Sums are carried in fp32 or wider
  * and rounded to the output type once.
  */
@@ -59,8 +60,9 @@ typedef struct zinf_kernels {
     void (*gemm_destroy)(zinf_gemm *gemm); /* accepts NULL */
 
     /* out[N][C] = wte[token] + wpe[t] for tokens in [row0, row0 + V); wte is the tile [V][C],
-     * wpe [seq][C]. tokens[b][t] at tokens[b * token_ld + t]. If first, rows of other tokens are
-     * zeroed, else left alone, so running all tiles, the first with `first`, fills out. */
+     * wpe [seq][C], or NULL: nothing is added. tokens[b][t] at tokens[b * token_ld + t]. If
+     * first, rows of other tokens are zeroed, else left alone, so running all tiles, the first
+     * with `first`, fills out. */
     void (*embedding_forward)(const struct zinf_kernels *self, const int32_t *tokens,
                               int64_t token_ld, const void *wte, const void *wpe, int64_t row0,
                               int64_t rows, int64_t batch, int64_t seq, int64_t channels,
@@ -87,6 +89,25 @@ typedef struct zinf_kernels {
                                const void *residual, int64_t n, int64_t channels,
                                bool accumulate, void *dx, float *dw, float *db, void *scratch);
 
+    /* y[N][C] = x * rstd * w[C], rstd = 1 / sqrt(mean of x^2 + eps); stats[N] fp32 = rstd. */
+    void (*rmsnorm_forward)(const struct zinf_kernels *self, const void *x, const void *w,
+                            double eps, int64_t n, int64_t channels, void *y, float *stats);
+    /* dx[N][C] = residual[N][C] (or 0 if NULL) + rmsnorm's input gradient; dw[C] fp32 (+)=. dy is
+     * fp32 if dy_f32, else act. dx may be residual. scratch: zinf_rmsnorm_scratch_bytes. */
+    void (*rmsnorm_backward)(const struct zinf_kernels *self, const void *dy, bool dy_f32,
+                             const void *x, const void *w, const float *stats,
+                             const void *residual, int64_t n, int64_t channels, bool accumulate,
+                             void *dx, float *dw, void *scratch);
+
+    /* Rotary positions (Su et al., 2104.09864), pairs as in the Hugging Face llama: in place, the
+     * first `heads` heads of every row of x[N][ldx], each D wide (D even), turn by
+     * a = t * frequencies[i]: (x[i], x[i + D/2]) = (x[i] cos a - x[i + D/2] sin a,
+     * x[i + D/2] cos a + x[i] sin a) for i < D/2; by -a if inverse, which is the gradient. Angles
+     * and their cosines are computed in fp64. */
+    void (*rope)(const struct zinf_kernels *self, const double *frequencies, int64_t batch,
+                 int64_t seq, int64_t heads, int64_t head_dim, int64_t ldx, bool inverse,
+                 void *x);
+
     /* Causal attention. qkv[N][(H + 2G) * D]: per token H query heads, G key heads, G value
      * heads, each D wide; query head h uses kv head h / (H / G). scale 1 / sqrt(D).
      * out[N][H * D]; lse[batch][H][seq] fp32 = log-sum-exp of the scaled scores.
@@ -104,6 +125,14 @@ typedef struct zinf_kernels {
     /* dx = dy * gelu'(x); dy is fp32 if dy_f32, else act. dx may be dy only if both are act. */
     void (*gelu_backward)(const struct zinf_kernels *self, const void *x, const void *dy,
                           bool dy_f32, int64_t n, void *dx);
+
+    /* x[N][2F] is the gate [N][F] and beside it up [N][F]: y[N][F] = silu(gate) * up, with
+     * silu(g) = g / (1 + exp(-g)). */
+    void (*swiglu_forward)(const struct zinf_kernels *self, const void *x, int64_t n,
+                           int64_t width, void *y);
+    /* dx[N][2F] = dy * (up * silu'(gate), silu(gate)); dy[N][F] is fp32 if dy_f32, else act. */
+    void (*swiglu_backward)(const struct zinf_kernels *self, const void *x, const void *dy,
+                            bool dy_f32, int64_t n, int64_t width, void *dx);
 
     /* db[n] fp32 (+)= column sums of dy[m][n], rows ldy apart. scratch:
      * zinf_column_sum_scratch_bytes. */
@@ -166,6 +195,12 @@ static inline uint64_t zinf_gemm_scratch_bytes(uint64_t m, uint64_t n, uint64_t 
 static inline uint64_t zinf_layernorm_scratch_bytes(uint64_t channels)
 {
     return zinf_align64(2 * ZINF_REDUCE_CHUNKS * channels * 4);
+}
+
+/* One partial row (dw) for each chunk of tokens. */
+static inline uint64_t zinf_rmsnorm_scratch_bytes(uint64_t channels)
+{
+    return zinf_align64(ZINF_REDUCE_CHUNKS * channels * 4);
 }
 
 static inline uint64_t zinf_column_sum_scratch_bytes(uint64_t columns)

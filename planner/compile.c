@@ -65,6 +65,13 @@ static void describe(zinf_plan *plan, const zinf_model *m, const zinf_cluster *c
     plan->model.vocab = m->vocab;
     plan->model.context = m->context;
     plan->model.tied_embeddings = m->tied_embeddings;
+    plan->model.norm_eps = m->norm_eps;
+    plan->model.rope_theta = m->rope_theta;
+    plan->model.rope_factor = m->rope_scaling.factor;
+    plan->model.rope_low_freq_factor = m->rope_scaling.low_freq_factor;
+    plan->model.rope_high_freq_factor = m->rope_scaling.high_freq_factor;
+    plan->model.rope_original_context = m->rope_scaling.original_context;
+    plan->model.qkv_bias = m->qkv_bias;
     plan->job = (zinf_job_info){
         .sequence = m->sequence, .global_batch = m->global_batch, .seed = m->seed,
         .warmup = m->warmup, .steps = m->steps, .precision = m->precision,

@@ -60,34 +60,3 @@ double zinf_eq11_ait_checkpoint(double hd, double ci)
 {
     return 24 * hd * ci;
 }
-
-uint64_t zinf_gpt2_params(const zinf_model *m)
-{
-    typedef struct term {
-        uint64_t factors[4]; /* ends at a 0 */
-    } term;
-    const term terms[] = {
-        {{m->vocab, m->hidden}},
-        {{m->context, m->hidden}},
-        {{m->layers, 4, m->hidden}},                               /* two norms */
-        {{m->layers, m->heads, m->head_dim, m->hidden}},           /* Q of QKV */
-        {{m->layers, 2 * m->kv_heads, m->head_dim, m->hidden}},    /* K and V of QKV */
-        {{m->layers, m->heads + 2 * m->kv_heads, m->head_dim}},    /* biases of QKV */
-        {{m->layers, m->heads, m->head_dim, m->hidden}},           /* out */
-        {{m->layers, m->hidden}},                                  /* bias of out */
-        {{m->layers, 2, m->hidden, m->ffn}},                       /* MLP */
-        {{m->layers, m->ffn + m->hidden}},                         /* biases of the MLP */
-        {{2, m->hidden}},                                          /* final norm */
-    };
-    uint64_t sum = 0;
-
-    for (unsigned i = 0; i < sizeof terms / sizeof *terms; i++) {
-        uint64_t value = 1;
-        bool over = false;
-        for (unsigned j = 0; j < 4 && terms[i].factors[j]; j++)
-            over |= __builtin_mul_overflow(value, terms[i].factors[j], &value);
-        if (over || __builtin_add_overflow(sum, value, &sum))
-            return UINT64_MAX;
-    }
-    return sum;
-}

@@ -1,5 +1,5 @@
 /* planner/equations.h - Eq. 1-11 of the ZeRO-Infinity paper (Rajbhandari et al., SC'21, arXiv
- * 2104.07857), one function each, and exact parameter counts. Closed forms, for a first look and
+ * 2104.07857), one function each. Closed forms, for a first look and
  * for people: what a plan needs to the byte is counted from its buffers instead.
  *
  * Symbols as in the paper, only in this file: nl layers, hd hidden dimension, bsz sequences per
@@ -62,10 +62,5 @@ double zinf_eq10_ait_optimizer(double seq, double bsz);
 
 /* Eq. 11: ait of activation checkpoints, 24 hd ci: twice Eq. 3, written once and read once. */
 double zinf_eq11_ait_checkpoint(double hd, double ci);
-
-/* Exact parameters of a gpt2 model with tied embeddings: token and position embeddings, and in
- * each block two norms, QKV, out and both MLP linears with their biases; one final norm. The
- * classifier is the token embedding and counts once. UINT64_MAX if that overflows. */
-uint64_t zinf_gpt2_params(const zinf_model *model);
 
 #endif

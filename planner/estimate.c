@@ -15,7 +15,7 @@ static double max2(double a, double b)
 
 /* Sizes that both halves need. */
 typedef struct shape {
-    double n, c, f, qkv, att, layers, vocab, act; /* act: bytes of an element */
+    double n, c, f, fc, qkv, att, layers, vocab, act; /* fc: rows of FC; act: bytes of one */
     double batch, passes;                         /* micro-batches per step */
     double block_params, params;                  /* elements */
     double largest_tile, vocab_tile;              /* elements of one unit */
@@ -32,19 +32,21 @@ static shape measure(const zinf_model *m, const zinf_decisions *d)
     s.n = s.batch * (double)m->sequence;
     s.qkv = (double)zinf_linear_rows(m, ZINF_LINEAR_QKV);
     s.att = (double)zinf_linear_cols(m, ZINF_LINEAR_OUT);
+    s.fc = (double)zinf_linear_rows(m, ZINF_LINEAR_FC);
     for (int l = 0; l < ZINF_N_LINEARS; l++) {
         double rows = (double)zinf_linear_rows(m, l), cols = (double)zinf_linear_cols(m, l);
         double tile = (double)((uint64_t)(rows + d->tiles[l] - 1) / d->tiles[l]) * cols;
         if (l == ZINF_LINEAR_VOCAB) {
             s.vocab_tile = tile;
         } else {
-            s.block_params += rows * cols + rows;
+            s.block_params += rows * cols;
             s.largest_tile = max2(s.largest_tile, tile);
         }
     }
-    s.block_params += 4 * s.c;
-    s.params = s.layers * s.block_params + (s.vocab + (double)m->context + 2) * s.c;
-    s.block_act = s.n * s.act * (4 * s.c + s.qkv + s.att + 2 * s.f) + s.n * 16 +
+    for (int i = 0; i < ZINF_N_SMALL; i++)
+        s.block_params += (double)zinf_small_rows(m, i);
+    s.params = (double)zinf_model_params(m);
+    s.block_act = s.n * s.act * (4 * s.c + s.qkv + s.att + s.fc + s.f) + s.n * 16 +
                   s.batch * (double)(m->heads * m->sequence) * 4;
     s.groups = d->checkpoint_interval
                    ? (double)((m->layers + d->checkpoint_interval - 1) / d->checkpoint_interval)
@@ -118,7 +120,7 @@ static void memory(const zinf_model *m, const zinf_cluster *cluster, const zinf_
                                     zinf_linear_cols(m, l), d->n_threads));
     const double vocab_scratch = (double)zinf_gemm_scratch_bytes(
         (uint64_t)chunk, (uint64_t)(s->vocab_tile / s->c), m->hidden, d->n_threads);
-    double backward = kept + s->n * s->f * (wide + s->act) + 2 * residual + tile_bytes +
+    double backward = kept + s->n * (s->f * wide + s->fc * s->act) + 2 * residual + tile_bytes +
                       grad_bytes + scratch;
     double classifier = (d->checkpoint_interval ? 0 : kept) + 3 * residual +
                         chunk * (s->vocab_tile / s->c) * (4 + s->act) + vocab_scratch +
@@ -178,7 +180,7 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
                    2 * s->n * classifier * (tiled_vocab ? 4 : 3);
     double attention = s->layers * s->n * (double)m->sequence * s->att * (again ? 9 : 7);
     double moved = s->n * s->act * s->layers * (s->c * (again ? 24 : 18) +
-                                                s->f * (again ? 9 : 7)) +
+                                                (s->f + s->fc) / 2 * (again ? 9 : 7)) +
                    s->n * s->vocab * (tiled_vocab ? 30 : 22);
     double compute = flops / peak + attention / attention_rate + moved / cluster->device.bandwidth +
                      ops * start;
@@ -186,8 +188,10 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
     /* transfers of one micro-batch, bytes */
     double fetched = s->act * (weights * (again ? 3 : 2) - (again ? skipped : 0) +
                                classifier * (tiled_vocab ? 3 : 2) +
-                               (double)m->context * s->c);
-    double grads = 4 * (s->params + classifier); /* tied: written twice */
+                               (zinf_family_of(m)->learned_positions ? (double)m->context * s->c
+                                                                     : 0));
+    const double again_grads = m->tied_embeddings ? classifier : 0; /* tied: written twice */
+    double grads = 4 * (s->params + again_grads);
     double stored = s->groups * s->n * s->c * s->act;
     double up = 0, down = 0, read = 0, write = 0, update = 0, device = 0;
     if (tier[ZINF_CLASS_PARAM] != ZINF_TIER_DEVICE)
@@ -203,11 +207,11 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
             device += norms / cluster->device.bandwidth;
     } else {
         down += grads;
-        update += (norms + 3 * grads * (later + (1 - later) * 4 * classifier / grads)) /
+        update += (norms + 3 * grads * (later + (1 - later) * 4 * again_grads / grads)) /
                   cluster->host.bandwidth;
     }
     if (tier[ZINF_CLASS_GRAD] == ZINF_TIER_NVME) {
-        read += grads * later + (1 - later) * 4 * classifier;
+        read += grads * later + (1 - later) * 4 * again_grads;
         write += grads;
     }
     if (tier[ZINF_CLASS_CHECKPOINT] != ZINF_TIER_DEVICE) {

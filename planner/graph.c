@@ -6,32 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-uint64_t zinf_linear_rows(const zinf_model *model, zinf_linear linear)
-{
-    switch (linear) {
-    case ZINF_LINEAR_QKV:
-        return (model->heads + 2 * model->kv_heads) * model->head_dim;
-    case ZINF_LINEAR_FC:
-        return model->ffn;
-    case ZINF_LINEAR_VOCAB:
-        return model->vocab;
-    default:
-        return model->hidden;
-    }
-}
-
-uint64_t zinf_linear_cols(const zinf_model *model, zinf_linear linear)
-{
-    switch (linear) {
-    case ZINF_LINEAR_OUT:
-        return model->heads * model->head_dim;
-    case ZINF_LINEAR_PROJ:
-        return model->ffn;
-    default:
-        return model->hidden;
-    }
-}
-
 static uint32_t units_per_layer(const zinf_decisions *d)
 {
     return 1 + d->tiles[ZINF_LINEAR_QKV] + d->tiles[ZINF_LINEAR_OUT] + d->tiles[ZINF_LINEAR_FC] +
@@ -43,25 +17,30 @@ uint32_t zinf_unit_of_position(const zinf_decisions *d)
     return d->tiles[ZINF_LINEAR_VOCAB];
 }
 
-uint32_t zinf_unit_of_small(const zinf_decisions *d, uint64_t layer)
+uint32_t zinf_unit_of_small(const zinf_model *model, const zinf_decisions *d, uint64_t layer)
 {
-    return zinf_unit_of_position(d) + 1 + (uint32_t)layer * units_per_layer(d);
+    return d->tiles[ZINF_LINEAR_VOCAB] + zinf_family_of(model)->learned_positions +
+           (uint32_t)layer * units_per_layer(d);
 }
 
-uint32_t zinf_unit_of_tile(const zinf_decisions *d, uint64_t layer, zinf_linear linear,
-                           uint32_t tile)
+uint32_t zinf_unit_of_tile(const zinf_model *model, const zinf_decisions *d, uint64_t layer,
+                           zinf_linear linear, uint32_t tile)
 {
-    if (linear == ZINF_LINEAR_VOCAB)
-        return tile;
-    uint32_t unit = zinf_unit_of_small(d, layer) + 1 + tile;
+    uint32_t unit = zinf_unit_of_small(model, d, layer) + 1 + tile;
+
     for (int l = 0; l < (int)linear; l++)
         unit += d->tiles[l];
     return unit;
 }
 
-uint32_t zinf_unit_of_final_norm(const zinf_decisions *d, uint64_t layers)
+uint32_t zinf_unit_of_final_norm(const zinf_model *model, const zinf_decisions *d)
 {
-    return zinf_unit_of_small(d, layers);
+    return zinf_unit_of_small(model, d, model->layers);
+}
+
+uint32_t zinf_unit_of_head(const zinf_model *model, const zinf_decisions *d, uint32_t tile)
+{
+    return model->tied_embeddings ? tile : zinf_unit_of_final_norm(model, d) + 1 + tile;
 }
 
 __attribute__((format(printf, 7, 8)))
@@ -113,18 +92,55 @@ static void add_part(zinf_builder *b, zinf_unit *unit, uint32_t tensor, uint64_t
     unit->decays = plan->tensors[tensor].n_dims == 2;
 }
 
-static void add_tiles(zinf_builder *b, uint32_t tensor, int32_t layer, uint32_t tiles)
+/* Tiles over n tensors stacked by rows; a tile may hold rows of several. */
+static void add_tiles(zinf_builder *b, uint32_t tensor, unsigned n, const char *name,
+                      int32_t layer, uint32_t tiles)
 {
-    uint64_t rows = b->plan->tensors[tensor].rows;
+    const zinf_plan *plan = b->plan;
+    uint64_t rows = 0;
 
+    for (unsigned i = 0; i < n && b->err->status == ZINF_OK; i++)
+        rows += plan->tensors[tensor + i].rows;
     for (uint32_t t = 0; t < tiles && b->err->status == ZINF_OK; t++) {
-        uint64_t row = zinf_tile_row(rows, tiles, t);
-        zinf_unit *unit = tiles == 1
-                              ? add_unit(b, layer, "%s", b->plan->tensors[tensor].name)
-                              : add_unit(b, layer, "%s[%u/%u]", b->plan->tensors[tensor].name, t,
-                                         tiles);
-        add_part(b, unit, tensor, row, zinf_tile_row(rows, tiles, t + 1) - row);
+        const uint64_t first = zinf_tile_row(rows, tiles, t);
+        const uint64_t end = zinf_tile_row(rows, tiles, t + 1);
+        zinf_unit *unit = tiles == 1 ? add_unit(b, layer, "%s", name)
+                                     : add_unit(b, layer, "%s[%u/%u]", name, t, tiles);
+        for (unsigned i = 0; i < n; i++) {
+            const uint64_t top = plan->tensors[tensor + i].stack_row;
+            const uint64_t bottom = top + plan->tensors[tensor + i].rows;
+            const uint64_t from = first > top ? first : top, to = end < bottom ? end : bottom;
+            if (from < to)
+                add_part(b, unit, tensor + i, from - top, to - from);
+        }
     }
+}
+
+/* A linear's weights (or biases: cols 0), one after the other; the first in ret_tensor. */
+static unsigned add_stack(zinf_builder *b, const zinf_model *model, uint64_t layer,
+                          zinf_linear linear, double std, uint32_t *ret_tensor)
+{
+    const zinf_family *family = zinf_family_of(model);
+    const bool bias = std == 0;
+    uint64_t row = 0;
+    unsigned n = 0;
+
+    for (; n < ZINF_MAX_STACK && family->linears[linear].parts[n]; n++) {
+        char block[ZINF_NAME_BYTES];
+        const uint64_t rows = zinf_linear_part_rows(model, linear, n);
+        snprintf(block, sizeof block, family->block, (int)layer);
+        uint32_t tensor = add_tensor(b, bias ? 1 : 2, rows,
+                                     bias ? 1 : zinf_linear_cols(model, linear),
+                                     bias ? ZINF_INIT_ZERO : ZINF_INIT_NORMAL, std, "%s.%s.%s",
+                                     block, family->linears[linear].parts[n],
+                                     bias ? "bias" : "weight");
+        if (n == 0)
+            *ret_tensor = tensor;
+        if (b->err->status == ZINF_OK)
+            b->plan->tensors[tensor].stack_row = row;
+        row += rows;
+    }
+    return n;
 }
 
 /* fp32 master, m, v stand 4 KiB + 64 B out of step so that equal indices of the three do not
@@ -145,50 +161,79 @@ static zinf_region add_region(zinf_builder *b, zinf_tier tier, uint64_t bytes, z
                          .tier = (uint32_t)tier, .value = zinf_build_value(b, name)};
 }
 
+static void build_block(zinf_builder *b, const zinf_model *model, const zinf_decisions *d,
+                        uint64_t layer)
+{
+    const zinf_family *family = zinf_family_of(model);
+    const double std = 0.02; /* GPT-2, and the default of the Hugging Face llama */
+    uint32_t norms[4], weights[4], biases[4] = {0}; /* first tensor of each */
+    unsigned stacked[4];
+    char block[ZINF_NAME_BYTES];
+
+    snprintf(block, sizeof block, family->block, (int)layer);
+    for (int i = 0; i < 4; i++)
+        if (zinf_small_rows(model, ZINF_SMALL_LN1_W + i))
+            norms[i] = add_tensor(b, 1, model->hidden, 1, i & 1 ? ZINF_INIT_ZERO : ZINF_INIT_ONE,
+                                  0, "%s.%s.%s", block, family->norms[i / 2],
+                                  i & 1 ? "bias" : "weight");
+    for (int i = 0; i < ZINF_LINEAR_VOCAB; i++) {
+        const bool narrow = family->narrow_init && family->linears[i].narrows;
+        stacked[i] = add_stack(b, model, layer, (zinf_linear)i,
+                               narrow ? std / sqrt(2.0 * (double)model->layers) : std,
+                               &weights[i]);
+        if (zinf_small_rows(model, ZINF_SMALL_BIAS + i))
+            add_stack(b, model, layer, (zinf_linear)i, 0, &biases[i]);
+    }
+    if (b->err->status != ZINF_OK)
+        return;
+    zinf_unit *small = add_unit(b, (int32_t)layer, "%s.small", block);
+    for (int i = 0; i < 4; i++)
+        if (zinf_small_rows(model, ZINF_SMALL_LN1_W + i))
+            add_part(b, small, norms[i], 0, model->hidden);
+    for (int i = 0; i < ZINF_LINEAR_VOCAB; i++)
+        for (unsigned k = 0; k < stacked[i] && zinf_small_rows(model, ZINF_SMALL_BIAS + i); k++)
+            add_part(b, small, biases[i] + k, 0,
+                     zinf_linear_part_rows(model, (zinf_linear)i, k));
+    for (int i = 0; i < ZINF_LINEAR_VOCAB; i++) {
+        char name[2 * ZINF_NAME_BYTES];
+        snprintf(name, sizeof name, "%s.%s", block, family->linears[i].unit);
+        add_tiles(b, weights[i], stacked[i],
+                  stacked[i] > 1 ? name : b->plan->tensors[weights[i]].name, (int32_t)layer,
+                  d->tiles[i]);
+    }
+}
+
 void zinf_graph_build(zinf_builder *b, const zinf_model *model, const zinf_decisions *d)
 {
-    static const char *const linear_names[] = {"attn.c_attn", "attn.c_proj", "mlp.c_fc",
-                                               "mlp.c_proj"};
-    static const char *const norm_names[] = {"ln_1.weight", "ln_1.bias", "ln_2.weight",
-                                             "ln_2.bias"};
-    const double std = 0.02; /* GPT-2 */
+    const zinf_family *family = zinf_family_of(model);
     const uint64_t hidden = model->hidden;
+    const double std = 0.02;
 
     zinf_build_string(b, "%s", ""); /* offset 0 is the empty name */
-    uint32_t wte = add_tensor(b, 2, model->vocab, hidden, ZINF_INIT_NORMAL, std,
-                              "transformer.wte.weight");
-    uint32_t wpe = add_tensor(b, 2, model->context, hidden, ZINF_INIT_NORMAL, std,
-                              "transformer.wpe.weight");
-    add_tiles(b, wte, -1, d->tiles[ZINF_LINEAR_VOCAB]);
-    add_tiles(b, wpe, -1, 1);
-    for (uint64_t layer = 0; layer < model->layers && b->err->status == ZINF_OK; layer++) {
-        uint32_t norms[4], weights[4], biases[4];
-        for (int i = 0; i < 4; i++)
-            norms[i] = add_tensor(b, 1, hidden, 1, i & 1 ? ZINF_INIT_ZERO : ZINF_INIT_ONE, 0,
-                                  "transformer.h.%d.%s", (int)layer, norm_names[i]);
-        for (int i = 0; i < 4; i++) {
-            /* GPT-2: projections into the residual stream start smaller. */
-            bool residual = i == ZINF_LINEAR_OUT || i == ZINF_LINEAR_PROJ;
-            uint64_t rows = zinf_linear_rows(model, i);
-            weights[i] = add_tensor(b, 2, rows, zinf_linear_cols(model, i), ZINF_INIT_NORMAL,
-                                    residual ? std / sqrt(2.0 * (double)model->layers) : std,
-                                    "transformer.h.%d.%s.weight", (int)layer, linear_names[i]);
-            biases[i] = add_tensor(b, 1, rows, 1, ZINF_INIT_ZERO, 0, "transformer.h.%d.%s.bias",
-                                   (int)layer, linear_names[i]);
-        }
-        zinf_unit *small = add_unit(b, (int32_t)layer, "transformer.h.%d.small", (int)layer);
-        for (int i = 0; i < 4; i++)
-            add_part(b, small, norms[i], 0, hidden);
-        for (int i = 0; i < 4; i++)
-            add_part(b, small, biases[i], 0, zinf_linear_rows(model, i));
-        for (int i = 0; i < 4; i++)
-            add_tiles(b, weights[i], (int32_t)layer, d->tiles[i]);
+    uint32_t wte = add_tensor(b, 2, model->vocab, hidden, ZINF_INIT_NORMAL, std, "%s",
+                              family->tokens);
+    uint32_t wpe = !family->learned_positions
+                       ? ZINF_NONE
+                       : add_tensor(b, 2, model->context, hidden, ZINF_INIT_NORMAL, std, "%s",
+                                    family->positions);
+    add_tiles(b, wte, 1, family->tokens, -1, d->tiles[ZINF_LINEAR_VOCAB]);
+    if (wpe != ZINF_NONE)
+        add_tiles(b, wpe, 1, family->positions, -1, 1);
+    for (uint64_t layer = 0; layer < model->layers && b->err->status == ZINF_OK; layer++)
+        build_block(b, model, d, layer);
+    uint32_t final_w = add_tensor(b, 1, hidden, 1, ZINF_INIT_ONE, 0, "%s.weight",
+                                  family->final_norm), final_b = ZINF_NONE;
+    if (family->layernorm)
+        final_b = add_tensor(b, 1, hidden, 1, ZINF_INIT_ZERO, 0, "%s.bias", family->final_norm);
+    zinf_unit *norm = add_unit(b, -1, "%s", family->final_norm);
+    add_part(b, norm, final_w, 0, hidden);
+    if (final_b != ZINF_NONE)
+        add_part(b, norm, final_b, 0, hidden);
+    if (!model->tied_embeddings) {
+        uint32_t head = add_tensor(b, 2, model->vocab, hidden, ZINF_INIT_NORMAL, std, "%s",
+                                   family->head);
+        add_tiles(b, head, 1, family->head, -1, d->tiles[ZINF_LINEAR_VOCAB]);
     }
-    uint32_t lnf_w = add_tensor(b, 1, hidden, 1, ZINF_INIT_ONE, 0, "transformer.ln_f.weight");
-    uint32_t lnf_b = add_tensor(b, 1, hidden, 1, ZINF_INIT_ZERO, 0, "transformer.ln_f.bias");
-    zinf_unit *norm = add_unit(b, -1, "transformer.ln_f");
-    add_part(b, norm, lnf_w, 0, hidden);
-    add_part(b, norm, lnf_b, 0, hidden);
 
     for (uint32_t u = 0; u < b->plan->n_units && b->err->status == ZINF_OK; u++) {
         zinf_unit *unit = &b->plan->units[u];

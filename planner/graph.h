@@ -5,17 +5,7 @@
 #define ZINF_PLANNER_GRAPH_H
 
 #include "planner/build.h"
-
-/* Parts of a block's unit of small tensors, in order. */
-enum {
-    ZINF_SMALL_LN1_W, ZINF_SMALL_LN1_B, ZINF_SMALL_LN2_W, ZINF_SMALL_LN2_B,
-    ZINF_SMALL_BIAS, /* + zinf_linear: QKV, OUT, FC, PROJ */
-    ZINF_N_SMALL = ZINF_SMALL_BIAS + ZINF_LINEAR_VOCAB
-};
-
-/* Output features (rows) and input features (cols) of a linear's stored weight. */
-uint64_t zinf_linear_rows(const zinf_model *model, zinf_linear linear);
-uint64_t zinf_linear_cols(const zinf_model *model, zinf_linear linear);
+#include "planner/family.h"
 
 /* First row of tile t of T over R rows; tile t ends where t + 1 begins. Balanced: sizes differ
  * by at most one, none is empty while T <= R. */
@@ -24,13 +14,15 @@ static inline uint64_t zinf_tile_row(uint64_t rows, uint32_t tiles, uint32_t t)
     return rows / tiles * t + rows % tiles * t / tiles;
 }
 
-/* Unit numbers. Units are ordered: vocabulary tiles, positions, then for each block its small
- * tensors and the tiles of QKV, OUT, FC, PROJ, and last the final norm. */
-uint32_t zinf_unit_of_position(const zinf_decisions *d);
-uint32_t zinf_unit_of_small(const zinf_decisions *d, uint64_t layer);
-uint32_t zinf_unit_of_tile(const zinf_decisions *d, uint64_t layer, zinf_linear linear,
-                           uint32_t tile); /* VOCAB: layer is ignored */
-uint32_t zinf_unit_of_final_norm(const zinf_decisions *d, uint64_t layers);
+/* Unit numbers. Units are ordered: tiles of the token embedding, positions if they are learned,
+ * then for each block its small tensors and the tiles of QKV, OUT, FC, PROJ, then the final norm,
+ * and last the tiles of an untied head. */
+uint32_t zinf_unit_of_position(const zinf_decisions *d); /* of a family that learns them */
+uint32_t zinf_unit_of_small(const zinf_model *model, const zinf_decisions *d, uint64_t layer);
+uint32_t zinf_unit_of_tile(const zinf_model *model, const zinf_decisions *d, uint64_t layer,
+                           zinf_linear linear, uint32_t tile); /* not VOCAB */
+uint32_t zinf_unit_of_final_norm(const zinf_model *model, const zinf_decisions *d);
+uint32_t zinf_unit_of_head(const zinf_model *model, const zinf_decisions *d, uint32_t tile);
 
 /* Appends tensors, units, parts and the persistent regions with their buffers: unit u's regions
  * are buffers 3u (param), 3u + 1 (grad), 3u + 2 (optimizer). */

@@ -1,5 +1,6 @@
-/* planner/model_stages.c - the gpt2 family as stages: their order in a micro-batch, and the
- * instructions of each. Shapes as in runtime/opcodes.h; N tokens, C hidden, F ffn.
+/* planner/model_stages.c - a Transformer as stages: their order in a micro-batch, and the
+ * instructions of each. What a family lacks or has instead, its entry in family.c says.
+ * Shapes as in runtime/opcodes.h; N tokens, C hidden, F ffn.
  */
 #include "kernels/kernels.h"
 #include "planner/lower_internal.h"
@@ -11,11 +12,20 @@ static void stage(zinf_lowering *l, zinf_stage_kind kind, uint64_t layer)
     zinf_add_stage(l, (zinf_stage){.kind = kind, .layer = (uint32_t)layer});
 }
 
+/* The token embedding's tiles, or those of the classifier. */
+static void vocab_stages(zinf_lowering *l, zinf_stage_kind kind)
+{
+    for (uint32_t t = 0; t < l->d->tiles[ZINF_LINEAR_VOCAB] && l->b->err->status == ZINF_OK; t++) {
+        zinf_need_unit(l, kind == ZINF_STAGE_EMBED ? t : zinf_unit_of_head(l->model, l->d, t));
+        zinf_add_stage(l, (zinf_stage){.kind = kind, .tile = t, .linear = ZINF_LINEAR_VOCAB});
+    }
+}
+
 static void linear_stages(zinf_lowering *l, zinf_stage_kind kind, uint64_t layer,
                           zinf_linear linear)
 {
     for (uint32_t t = 0; t < l->d->tiles[linear] && l->b->err->status == ZINF_OK; t++) {
-        zinf_need_unit(l, zinf_unit_of_tile(l->d, layer, linear, t));
+        zinf_need_unit(l, zinf_unit_of_tile(l->model, l->d, layer, linear, t));
         zinf_add_stage(l, (zinf_stage){.kind = kind, .layer = (uint32_t)layer, .tile = t,
                                        .linear = linear});
     }
@@ -24,14 +34,16 @@ static void linear_stages(zinf_lowering *l, zinf_stage_kind kind, uint64_t layer
 /* A block's forward; without its last linear where only the activations before it are wanted. */
 static void block_forward(zinf_lowering *l, uint64_t layer, bool whole)
 {
-    zinf_need_unit(l, zinf_unit_of_small(l->d, layer));
+    zinf_need_unit(l, zinf_unit_of_small(l->model, l->d, layer));
     stage(l, ZINF_STAGE_LN1, layer);
     linear_stages(l, ZINF_STAGE_LINEAR, layer, ZINF_LINEAR_QKV);
+    if (!zinf_family_of(l->model)->learned_positions)
+        stage(l, ZINF_STAGE_ROPE, layer);
     stage(l, ZINF_STAGE_ATTENTION, layer);
     linear_stages(l, ZINF_STAGE_LINEAR, layer, ZINF_LINEAR_OUT);
     stage(l, ZINF_STAGE_LN2, layer);
     linear_stages(l, ZINF_STAGE_LINEAR, layer, ZINF_LINEAR_FC);
-    stage(l, ZINF_STAGE_GELU, layer);
+    stage(l, ZINF_STAGE_ACTIVATION, layer);
     if (whole)
         linear_stages(l, ZINF_STAGE_LINEAR, layer, ZINF_LINEAR_PROJ);
 }
@@ -39,11 +51,13 @@ static void block_forward(zinf_lowering *l, uint64_t layer, bool whole)
 static void block_backward(zinf_lowering *l, uint64_t layer)
 {
     linear_stages(l, ZINF_STAGE_LINEAR_BACKWARD, layer, ZINF_LINEAR_PROJ);
-    stage(l, ZINF_STAGE_GELU_BACKWARD, layer);
+    stage(l, ZINF_STAGE_ACTIVATION_BACKWARD, layer);
     linear_stages(l, ZINF_STAGE_LINEAR_BACKWARD, layer, ZINF_LINEAR_FC);
     stage(l, ZINF_STAGE_LN2_BACKWARD, layer);
     linear_stages(l, ZINF_STAGE_LINEAR_BACKWARD, layer, ZINF_LINEAR_OUT);
     stage(l, ZINF_STAGE_ATTENTION_BACKWARD, layer);
+    if (!zinf_family_of(l->model)->learned_positions)
+        stage(l, ZINF_STAGE_ROPE_BACKWARD, layer);
     linear_stages(l, ZINF_STAGE_LINEAR_BACKWARD, layer, ZINF_LINEAR_QKV);
     stage(l, ZINF_STAGE_LN1_BACKWARD, layer);
 }
@@ -52,21 +66,22 @@ static void forward(zinf_lowering *l, bool keep)
 {
     const uint64_t interval = l->d->checkpoint_interval;
 
-    zinf_need_unit(l, zinf_unit_of_position(l->d));
-    linear_stages(l, ZINF_STAGE_EMBED, 0, ZINF_LINEAR_VOCAB);
+    if (zinf_family_of(l->model)->learned_positions)
+        zinf_need_unit(l, zinf_unit_of_position(l->d));
+    vocab_stages(l, ZINF_STAGE_EMBED);
     for (uint64_t layer = 0; layer < l->model->layers && l->b->err->status == ZINF_OK; layer++) {
         if (keep && interval && layer % interval == 0)
             stage(l, ZINF_STAGE_KEEP, layer);
         block_forward(l, layer, true);
     }
-    zinf_need_unit(l, zinf_unit_of_final_norm(l->d, l->model->layers));
+    zinf_need_unit(l, zinf_unit_of_final_norm(l->model, l->d));
     stage(l, ZINF_STAGE_FINAL_NORM, 0);
 }
 
 void zinf_stages_forward(zinf_lowering *l, bool sample)
 {
     forward(l, false);
-    linear_stages(l, sample ? ZINF_STAGE_LOGITS : ZINF_STAGE_CLASSIFIER, 0, ZINF_LINEAR_VOCAB);
+    vocab_stages(l, sample ? ZINF_STAGE_LOGITS : ZINF_STAGE_CLASSIFIER);
     if (!sample)
         stage(l, ZINF_STAGE_LOSS, 0);
 }
@@ -78,16 +93,16 @@ void zinf_stages_train(zinf_lowering *l)
 
     forward(l, true);
     if (l->d->tiles[ZINF_LINEAR_VOCAB] == 1) {
-        zinf_need_unit(l, zinf_unit_of_tile(l->d, 0, ZINF_LINEAR_VOCAB, 0));
+        zinf_need_unit(l, zinf_unit_of_head(l->model, l->d, 0));
         zinf_add_stage(l, (zinf_stage){.kind = ZINF_STAGE_CLASSIFIER_BACKWARD, .fused = true,
                                        .linear = ZINF_LINEAR_VOCAB});
         stage(l, ZINF_STAGE_LOSS, 0);
     } else {
-        linear_stages(l, ZINF_STAGE_CLASSIFIER, 0, ZINF_LINEAR_VOCAB);
+        vocab_stages(l, ZINF_STAGE_CLASSIFIER);
         stage(l, ZINF_STAGE_LOSS, 0);
-        linear_stages(l, ZINF_STAGE_CLASSIFIER_BACKWARD, 0, ZINF_LINEAR_VOCAB);
+        vocab_stages(l, ZINF_STAGE_CLASSIFIER_BACKWARD);
     }
-    zinf_need_unit(l, zinf_unit_of_final_norm(l->d, layers));
+    zinf_need_unit(l, zinf_unit_of_final_norm(l->model, l->d));
     stage(l, ZINF_STAGE_FINAL_NORM_BACKWARD, 0);
     for (uint64_t layer = layers; layer-- > 0 && l->b->err->status == ZINF_OK;) {
         if (interval && (layer + 1 == layers || (layer + 1) % interval == 0)) {
@@ -98,13 +113,14 @@ void zinf_stages_train(zinf_lowering *l)
                 block_forward(l, again, again < layer);
         }
         if (!interval)
-            zinf_need_unit(l, zinf_unit_of_small(l->d, layer));
+            zinf_need_unit(l, zinf_unit_of_small(l->model, l->d, layer));
         block_backward(l, layer);
     }
     for (uint32_t t = 0; t < l->d->tiles[ZINF_LINEAR_VOCAB]; t++)
         zinf_add_stage(l, (zinf_stage){.kind = ZINF_STAGE_EMBED_BACKWARD, .tile = t,
                                        .linear = ZINF_LINEAR_VOCAB});
-    stage(l, ZINF_STAGE_POSITION_BACKWARD, 0);
+    if (zinf_family_of(l->model)->learned_positions)
+        stage(l, ZINF_STAGE_POSITION_BACKWARD, 0);
 }
 
 /* ---- instructions ---- */
@@ -138,15 +154,17 @@ static zinf_view gemm_scratch(zinf_lowering *l, uint64_t m, uint64_t n, uint64_t
     return zinf_scratch(l, zinf_gemm_scratch_bytes(m, n, k, l->d->n_threads));
 }
 
-/* A tensor inside a block's unit of small tensors (parameters or gradients), rows of it. */
+/* Rows of a vector inside a block's unit of small tensors (parameters or gradients); absent if the
+ * family has none. */
 static zinf_view small(const zinf_lowering *l, zinf_view unit, int which, uint64_t row,
                        uint64_t rows)
 {
     uint64_t at = row;
 
+    if (!zinf_small_rows(l->model, which))
+        return zinf_absent;
     for (int i = 0; i < which; i++)
-        at += i < ZINF_SMALL_BIAS ? l->model->hidden
-                                  : zinf_linear_rows(l->model, i - ZINF_SMALL_BIAS);
+        at += zinf_small_rows(l->model, i);
     return zinf_slice(unit, at, 1, rows, rows);
 }
 
@@ -164,31 +182,94 @@ static void emit_embed(zinf_lowering *l, const zinf_stage *s)
     const uint64_t attr[4] = {zinf_tile_row(l->model->vocab, l->d->tiles[ZINF_LINEAR_VOCAB],
                                             s->tile)};
     zinf_view wte = tile_matrix(l, zinf_unit_view(l, s->tile), ZINF_LINEAR_VOCAB);
-    zinf_view wpe = zinf_slice(zinf_unit_view(l, zinf_unit_of_position(l->d)), 0, l->seq, hidden,
-                               hidden);
+    zinf_view wpe = zinf_absent;
 
+    if (zinf_family_of(l->model)->learned_positions)
+        wpe = zinf_slice(zinf_unit_view(l, zinf_unit_of_position(l->d)), 0, l->seq, hidden,
+                         hidden);
     if (s->tile == 0)
         l->acts[0].x = act(l, hidden, "embedding");
     EMIT(l, ZINF_OP_EMBEDDING_FORWARD, s->tile ? ZINF_FLAG_ACCUMULATE : 0, -1, s->tile, attr,
          "embedding", l->tokens, wte, wpe, l->acts[0].x);
 }
 
+/* One norm: where it stands, and its weight and bias (or their gradients). */
+typedef struct norm_site {
+    int32_t layer; /* -1: the final one */
+    uint32_t unit;
+    const char *text;
+    zinf_view w, b;
+} norm_site;
+
+static void norm_forward(zinf_lowering *l, const norm_site *at, zinf_view x, const char *name,
+                         zinf_view *ret_y, zinf_view *ret_stats)
+{
+    const bool layernorm = zinf_family_of(l->model)->layernorm;
+    zinf_view y = act(l, l->model->hidden, name);
+    zinf_view stats = act_f32(l, l->n_tokens, layernorm ? 2 : 1, "norm stats");
+
+    if (layernorm)
+        EMIT(l, ZINF_OP_LAYERNORM_FORWARD, 0, at->layer, at->unit, NULL, at->text, x, at->w, at->b,
+             y, stats);
+    else
+        EMIT(l, ZINF_OP_RMSNORM_FORWARD, 0, at->layer, at->unit, NULL, at->text, x, at->w, y,
+             stats);
+    *ret_y = y;
+    *ret_stats = stats;
+}
+
+/* at->b is not read; grad holds the two gradients. */
+static void norm_backward(zinf_lowering *l, const norm_site *at, const norm_site *grad,
+                          zinf_view x, zinf_view stats, zinf_view residual, zinf_view dx)
+{
+    const uint64_t hidden = l->model->hidden;
+    char text[32];
+
+    snprintf(text, sizeof text, "%s backward", at->text);
+    if (zinf_family_of(l->model)->layernorm)
+        EMIT(l, ZINF_OP_LAYERNORM_BACKWARD, 0, at->layer, at->unit, NULL, text, l->dinput, x,
+             at->w, stats, residual, dx, grad->w, grad->b,
+             zinf_scratch(l, zinf_layernorm_scratch_bytes(hidden)));
+    else
+        EMIT(l, ZINF_OP_RMSNORM_BACKWARD, 0, at->layer, at->unit, NULL, text, l->dinput, x, at->w,
+             stats, residual, dx, grad->w,
+             zinf_scratch(l, zinf_rmsnorm_scratch_bytes(hidden)));
+}
+
+/* The first or second norm of a block; unit: the view of its small tensors or their gradients. */
+static norm_site block_norm(const zinf_lowering *l, uint32_t layer, bool second, zinf_view unit)
+{
+    const int w = second ? ZINF_SMALL_LN2_W : ZINF_SMALL_LN1_W;
+
+    return (norm_site){.layer = (int32_t)layer,
+                       .unit = zinf_unit_of_small(l->model, l->d, layer),
+                       .text = zinf_family_of(l->model)->norm_texts[second],
+                       .w = small(l, unit, w, 0, l->model->hidden),
+                       .b = small(l, unit, w + 1, 0, l->model->hidden)};
+}
+
+static norm_site final_norm(const zinf_lowering *l, zinf_view unit)
+{
+    const uint64_t hidden = l->model->hidden;
+    const zinf_family *family = zinf_family_of(l->model);
+
+    return (norm_site){.layer = -1, .unit = zinf_unit_of_final_norm(l->model, l->d),
+                       .text = family->norm_texts[2], .w = zinf_slice(unit, 0, 1, hidden, hidden),
+                       .b = family->layernorm ? zinf_slice(unit, hidden, 1, hidden, hidden)
+                                              : zinf_absent};
+}
+
 static void emit_norm(zinf_lowering *l, const zinf_stage *s)
 {
     zinf_block_acts *a = &l->acts[s->layer];
-    const uint64_t hidden = l->model->hidden;
     const bool second = s->kind == ZINF_STAGE_LN2;
-    const uint32_t unit = zinf_unit_of_small(l->d, s->layer);
-    zinf_view params = zinf_unit_view(l, unit);
-    zinf_view y = act(l, hidden, second ? "h2" : "h1");
-    zinf_view stats = act_f32(l, l->n_tokens, 2, "norm stats");
+    const uint32_t unit = zinf_unit_of_small(l->model, l->d, s->layer);
+    const norm_site at = block_norm(l, s->layer, second, zinf_unit_view(l, unit));
 
-    EMIT(l, ZINF_OP_LAYERNORM_FORWARD, 0, (int32_t)s->layer, unit, NULL, second ? "ln_2" : "ln_1",
-         second ? a->x2 : a->x,
-         small(l, params, second ? ZINF_SMALL_LN2_W : ZINF_SMALL_LN1_W, 0, hidden),
-         small(l, params, second ? ZINF_SMALL_LN2_B : ZINF_SMALL_LN1_B, 0, hidden), y, stats);
-    *(second ? &a->h2 : &a->h1) = y;
-    *(second ? &a->stats2 : &a->stats1) = stats;
+    if (second)
+        norm_forward(l, &at, a->x2, "h2", &a->h2, &a->stats2);
+    else
+        norm_forward(l, &at, a->x, "h1", &a->h1, &a->stats1);
 }
 
 static const char *const linear_text[] = {"qkv", "out", "fc", "proj", "vocab"};
@@ -198,9 +279,9 @@ static void emit_linear(zinf_lowering *l, const zinf_stage *s)
     zinf_block_acts *a = &l->acts[s->layer];
     const uint64_t features = zinf_linear_rows(l->model, s->linear);
     const uint64_t row = zinf_tile_row(features, l->d->tiles[s->linear], s->tile);
-    const uint32_t unit = zinf_unit_of_tile(l->d, s->layer, s->linear, s->tile);
+    const uint32_t unit = zinf_unit_of_tile(l->model, l->d, s->layer, s->linear, s->tile);
     zinf_view w = tile_matrix(l, zinf_unit_view(l, unit), s->linear);
-    zinf_view params = zinf_unit_view(l, zinf_unit_of_small(l->d, s->layer));
+    zinf_view params = zinf_unit_view(l, zinf_unit_of_small(l->model, l->d, s->layer));
     zinf_view *x, *y, residual = zinf_absent;
 
     switch (s->linear) {
@@ -253,25 +334,37 @@ static void emit_attention(zinf_lowering *l, const zinf_stage *s)
          a->att, a->lse, attention_scratch(l));
 }
 
-static void emit_gelu(zinf_lowering *l, const zinf_stage *s)
+/* Queries and keys turned in place: the same buffer, from here on another value. */
+static zinf_view turn(zinf_lowering *l, uint32_t layer, zinf_view qkv, bool back)
+{
+    const zinf_model *m = l->model;
+    const uint64_t attr[4] = {m->heads + m->kv_heads, back, m->head_dim, l->seq};
+    const char *name = back ? "rope backward" : "rope";
+    zinf_view turned = qkv;
+
+    turned.value = zinf_build_value(l->b, zinf_build_string(l->b, back ? "dqkv turned back"
+                                                                       : "qkv turned"));
+    EMIT(l, ZINF_OP_ROPE, 0, (int32_t)layer, ZINF_NONE, attr, name, qkv, turned);
+    return turned;
+}
+
+static void emit_activation(zinf_lowering *l, const zinf_stage *s)
 {
     zinf_block_acts *a = &l->acts[s->layer];
+    const bool gated = zinf_family_of(l->model)->gated;
+    const char *text = gated ? "swiglu" : "gelu";
 
-    a->g = act(l, l->model->ffn, "gelu");
-    EMIT(l, ZINF_OP_GELU_FORWARD, 0, (int32_t)s->layer, ZINF_NONE, NULL, "gelu", a->fc, a->g);
+    a->g = act(l, l->model->ffn, text);
+    EMIT(l, gated ? ZINF_OP_SWIGLU_FORWARD : ZINF_OP_GELU_FORWARD, 0, (int32_t)s->layer,
+         ZINF_NONE, NULL, text, a->fc, a->g);
 }
 
 static void emit_final_norm(zinf_lowering *l)
 {
-    const uint64_t hidden = l->model->hidden;
-    const uint32_t unit = zinf_unit_of_final_norm(l->d, l->model->layers);
-    zinf_view params = zinf_unit_view(l, unit);
+    const uint32_t unit = zinf_unit_of_final_norm(l->model, l->d);
+    const norm_site at = final_norm(l, zinf_unit_view(l, unit));
 
-    l->final_h = act(l, hidden, "final h");
-    l->final_stats = act_f32(l, l->n_tokens, 2, "norm stats");
-    EMIT(l, ZINF_OP_LAYERNORM_FORWARD, 0, -1, unit, NULL, "ln_f", l->acts[l->model->layers].x,
-         zinf_slice(params, 0, 1, hidden, hidden), zinf_slice(params, hidden, 1, hidden, hidden),
-         l->final_h, l->final_stats);
+    norm_forward(l, &at, l->acts[l->model->layers].x, "final h", &l->final_h, &l->final_stats);
 }
 
 static void emit_classifier(zinf_lowering *l, const zinf_stage *s)
@@ -280,12 +373,13 @@ static void emit_classifier(zinf_lowering *l, const zinf_stage *s)
     const uint64_t attr[4] = {zinf_tile_row(l->model->vocab, l->d->tiles[ZINF_LINEAR_VOCAB],
                                             s->tile),
                               chunk};
-    zinf_view w = tile_matrix(l, zinf_unit_view(l, s->tile), ZINF_LINEAR_VOCAB);
+    const uint32_t unit = zinf_unit_of_head(l->model, l->d, s->tile);
+    zinf_view w = tile_matrix(l, zinf_unit_view(l, unit), ZINF_LINEAR_VOCAB);
     zinf_view logits = act_f32(l, chunk, w.rows, NULL);
 
     if (s->tile == 0)
         l->classifier_stats = act_f32(l, l->n_tokens, 3, "softmax stats");
-    EMIT(l, ZINF_OP_CLASSIFIER_FORWARD, s->tile ? ZINF_FLAG_ACCUMULATE : 0, -1, s->tile, attr,
+    EMIT(l, ZINF_OP_CLASSIFIER_FORWARD, s->tile ? ZINF_FLAG_ACCUMULATE : 0, -1, unit, attr,
          "classifier", l->final_h, w, l->tokens, l->classifier_stats, logits,
          gemm_scratch(l, chunk, w.rows, w.cols));
 }
@@ -300,8 +394,9 @@ static void emit_classifier_backward(zinf_lowering *l, const zinf_stage *s)
     const uint64_t hidden = l->model->hidden;
     const uint64_t chunk = zinf_classifier_chunk(l->model, l->cluster, l->d, l->n_tokens);
     const uint32_t tiles = l->d->tiles[ZINF_LINEAR_VOCAB];
-    zinf_view w = tile_matrix(l, zinf_unit_view(l, s->tile), ZINF_LINEAR_VOCAB);
-    zinf_view grad = zinf_grad_target(l, s->tile, false);
+    const uint32_t unit = zinf_unit_of_head(l->model, l->d, s->tile);
+    zinf_view w = tile_matrix(l, zinf_unit_view(l, unit), ZINF_LINEAR_VOCAB);
+    zinf_view grad = zinf_grad_target(l, unit, false);
     zinf_view logits = act_f32(l, chunk, w.rows, NULL);
     zinf_view dlogits = zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, l->act, chunk,
                                       w.rows, NULL);
@@ -315,7 +410,7 @@ static void emit_classifier_backward(zinf_lowering *l, const zinf_stage *s)
     if (s->fused)
         l->classifier_stats = act_f32(l, l->n_tokens, 3, "softmax stats");
     EMIT(l, s->fused ? ZINF_OP_CLASSIFIER : ZINF_OP_CLASSIFIER_BACKWARD,
-         attr[3] ? ZINF_FLAG_ACCUMULATE : 0, -1, s->tile, attr, "classifier", l->final_h, w,
+         attr[3] ? ZINF_FLAG_ACCUMULATE : 0, -1, unit, attr, "classifier", l->final_h, w,
          l->tokens, l->classifier_stats, l->dinput, zinf_slice(grad, 0, w.rows, hidden, hidden),
          logits, dlogits,
          zinf_scratch(l, max_u64(max_u64(zinf_gemm_scratch_bytes(chunk, w.rows, hidden,
@@ -324,7 +419,7 @@ static void emit_classifier_backward(zinf_lowering *l, const zinf_stage *s)
                                                                  l->d->n_threads)),
                                  zinf_gemm_scratch_bytes(chunk, hidden, w.rows,
                                                          l->d->n_threads))));
-    zinf_store_grad(l, s->tile, grad, false, false);
+    zinf_store_grad(l, unit, grad, false, !l->model->tied_embeddings);
 }
 
 static void emit_loss(zinf_lowering *l, bool training)
@@ -337,17 +432,12 @@ static void emit_loss(zinf_lowering *l, bool training)
 
 static void emit_final_norm_backward(zinf_lowering *l)
 {
-    const uint64_t hidden = l->model->hidden;
-    const uint32_t unit = zinf_unit_of_final_norm(l->d, l->model->layers);
+    const uint32_t unit = zinf_unit_of_final_norm(l->model, l->d);
     zinf_view grad = zinf_grad_target(l, unit, false);
+    const norm_site at = final_norm(l, zinf_unit_view(l, unit)), to = final_norm(l, grad);
 
-    l->dx = act(l, hidden, "dx");
-    EMIT(l, ZINF_OP_LAYERNORM_BACKWARD, 0, -1, unit, NULL,
-         "ln_f backward", l->dinput, l->acts[l->model->layers].x,
-         zinf_slice(zinf_unit_view(l, unit), 0, 1, hidden, hidden), l->final_stats, zinf_absent,
-         l->dx, zinf_slice(grad, 0, 1, hidden, hidden),
-         zinf_slice(grad, hidden, 1, hidden, hidden),
-         zinf_scratch(l, zinf_layernorm_scratch_bytes(hidden)));
+    l->dx = act(l, l->model->hidden, "dx");
+    norm_backward(l, &at, &to, l->acts[l->model->layers].x, l->final_stats, zinf_absent, l->dx);
     zinf_store_grad(l, unit, grad, false, true);
 }
 
@@ -359,8 +449,8 @@ static void emit_linear_backward(zinf_lowering *l, const zinf_stage *s)
     const uint64_t features = zinf_linear_rows(l->model, s->linear);
     const uint32_t tiles = l->d->tiles[s->linear];
     const uint64_t row = zinf_tile_row(features, tiles, s->tile);
-    const uint32_t unit = zinf_unit_of_tile(l->d, s->layer, s->linear, s->tile);
-    const uint32_t small_unit = zinf_unit_of_small(l->d, s->layer);
+    const uint32_t unit = zinf_unit_of_tile(l->model, l->d, s->layer, s->linear, s->tile);
+    const uint32_t small_unit = zinf_unit_of_small(l->model, l->d, s->layer);
     zinf_view w = tile_matrix(l, zinf_unit_view(l, unit), s->linear), x;
 
     switch (s->linear) {
@@ -400,28 +490,27 @@ static void emit_linear_backward(zinf_lowering *l, const zinf_stage *s)
     zinf_store_grad(l, unit, grad, false, true);
 }
 
-static void emit_gelu_backward(zinf_lowering *l, const zinf_stage *s)
+static void emit_activation_backward(zinf_lowering *l, const zinf_stage *s)
 {
-    l->dy = act(l, l->model->ffn, "dfc");
-    EMIT(l, ZINF_OP_GELU_BACKWARD, 0, (int32_t)s->layer, ZINF_NONE, NULL, "gelu backward",
-         l->acts[s->layer].fc, l->dinput, l->dy);
+    const bool gated = zinf_family_of(l->model)->gated;
+
+    l->dy = act(l, zinf_linear_rows(l->model, ZINF_LINEAR_FC), "dfc");
+    EMIT(l, gated ? ZINF_OP_SWIGLU_BACKWARD : ZINF_OP_GELU_BACKWARD, 0, (int32_t)s->layer,
+         ZINF_NONE, NULL, gated ? "swiglu backward" : "gelu backward", l->acts[s->layer].fc,
+         l->dinput, l->dy);
 }
 
 static void emit_norm_backward(zinf_lowering *l, const zinf_stage *s)
 {
     zinf_block_acts *a = &l->acts[s->layer];
-    const uint64_t hidden = l->model->hidden;
     const bool second = s->kind == ZINF_STAGE_LN2_BACKWARD;
-    const uint32_t unit = zinf_unit_of_small(l->d, s->layer);
-    const int w = second ? ZINF_SMALL_LN2_W : ZINF_SMALL_LN1_W;
-    zinf_view out = act(l, hidden, second ? "dx2" : "dx");
+    const uint32_t unit = zinf_unit_of_small(l->model, l->d, s->layer);
+    zinf_view out = act(l, l->model->hidden, second ? "dx2" : "dx");
+    const norm_site at = block_norm(l, s->layer, second, zinf_unit_view(l, unit));
+    const norm_site to = block_norm(l, s->layer, second, l->small_grad);
 
-    EMIT(l, ZINF_OP_LAYERNORM_BACKWARD, 0,
-         (int32_t)s->layer, unit, NULL, second ? "ln_2 backward" : "ln_1 backward", l->dinput,
-         second ? a->x2 : a->x, small(l, zinf_unit_view(l, unit), w, 0, hidden),
-         second ? a->stats2 : a->stats1, second ? l->dx : l->dx2, out,
-         small(l, l->small_grad, w, 0, hidden), small(l, l->small_grad, w + 1, 0, hidden),
-         zinf_scratch(l, zinf_layernorm_scratch_bytes(hidden)));
+    norm_backward(l, &at, &to, second ? a->x2 : a->x, second ? a->stats2 : a->stats1,
+                  second ? l->dx : l->dx2, out);
     if (second) {
         l->dx2 = l->dy = out;
     } else {
@@ -447,19 +536,20 @@ static void emit_attention_backward(zinf_lowering *l, const zinf_stage *s)
          "attention backward", a->qkv, a->att, datt, a->lse, l->dy, attention_scratch(l));
 }
 
-/* The token embedding's second gradient: it is tied to the classifier, whose own was stored
- * before; the two are summed once. */
+/* Where the token embedding is tied to the classifier this is its second gradient, the
+ * classifier's own was stored before; the two are summed once. */
 static void emit_embed_backward(zinf_lowering *l, const zinf_stage *s)
 {
     const uint64_t hidden = l->model->hidden;
+    const bool second_use = l->model->tied_embeddings;
     const uint64_t attr[4] = {zinf_tile_row(l->model->vocab, l->d->tiles[ZINF_LINEAR_VOCAB],
                                             s->tile)};
-    zinf_view grad = zinf_grad_target(l, s->tile, true);
+    zinf_view grad = zinf_grad_target(l, s->tile, second_use);
 
     EMIT(l, ZINF_OP_EMBEDDING_BACKWARD, 0, -1, s->tile, attr,
          "embedding backward", l->tokens, l->dx,
          zinf_slice(grad, 0, grad.cols / hidden, hidden, hidden));
-    zinf_store_grad(l, s->tile, grad, true, true);
+    zinf_store_grad(l, s->tile, grad, second_use, true);
 }
 
 static void emit_position_backward(zinf_lowering *l)
@@ -477,11 +567,12 @@ static void emit_position_backward(zinf_lowering *l)
 static void emit_logits(zinf_lowering *l, const zinf_stage *s)
 {
     const uint64_t vocab = l->model->vocab;
-    zinf_view w = tile_matrix(l, zinf_unit_view(l, s->tile), ZINF_LINEAR_VOCAB);
+    const uint32_t unit = zinf_unit_of_head(l->model, l->d, s->tile);
+    zinf_view w = tile_matrix(l, zinf_unit_view(l, unit), ZINF_LINEAR_VOCAB);
 
     if (s->tile == 0) /* the runtime reads the logits: they keep the classifier's stats' place */
         l->classifier_stats = act_f32(l, 1, vocab, "logits");
-    EMIT(l, ZINF_OP_LOGITS, 0, -1, s->tile, NULL, "logits", l->final_h, w,
+    EMIT(l, ZINF_OP_LOGITS, 0, -1, unit, NULL, "logits", l->final_h, w,
          zinf_slice(l->classifier_stats,
                     zinf_tile_row(vocab, l->d->tiles[ZINF_LINEAR_VOCAB], s->tile), 1, w.rows,
                     w.rows),
@@ -512,8 +603,14 @@ void zinf_emit_stage(zinf_lowering *l, const zinf_stage *s)
     case ZINF_STAGE_ATTENTION:
         emit_attention(l, s);
         break;
-    case ZINF_STAGE_GELU:
-        emit_gelu(l, s);
+    case ZINF_STAGE_ROPE:
+        l->acts[s->layer].qkv = turn(l, s->layer, l->acts[s->layer].qkv, false);
+        break;
+    case ZINF_STAGE_ROPE_BACKWARD:
+        l->dy = turn(l, s->layer, l->dy, true);
+        break;
+    case ZINF_STAGE_ACTIVATION:
+        emit_activation(l, s);
         break;
     case ZINF_STAGE_FINAL_NORM:
         emit_final_norm(l);
@@ -533,8 +630,8 @@ void zinf_emit_stage(zinf_lowering *l, const zinf_stage *s)
     case ZINF_STAGE_LINEAR_BACKWARD:
         emit_linear_backward(l, s);
         break;
-    case ZINF_STAGE_GELU_BACKWARD:
-        emit_gelu_backward(l, s);
+    case ZINF_STAGE_ACTIVATION_BACKWARD:
+        emit_activation_backward(l, s);
         break;
     case ZINF_STAGE_LN1_BACKWARD:
     case ZINF_STAGE_LN2_BACKWARD:

@@ -54,6 +54,14 @@ typedef struct zinf_model {
     char family[16];
     uint64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, context;
     bool tied_embeddings;
+    /* llama */
+    bool qkv_bias;
+    double norm_eps, rope_theta;
+    struct {
+        char type[16]; /* llama3 */
+        double factor, low_freq_factor, high_freq_factor; /* factor 0: not scaled */
+        uint64_t original_context;
+    } rope_scaling;
     /* training */
     uint64_t sequence, global_batch, seed;
     zinf_dtype precision;

@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "planner/equations.h"
+#include "planner/family.h"
 
 enum { MAX_FACTORS = 5 };
 
@@ -51,15 +51,17 @@ static zinf_status derive_shape(const zinf_spec_file *file, zinf_model *m)
     return ZINF_OK;
 }
 
-static zinf_status check_family(const zinf_spec_file *file, const zinf_model *m)
+/* gpt2 has one shape only: what would change it is refused by name. */
+static zinf_status check_plain(const zinf_spec_file *file, const zinf_model *m)
 {
-    if (strcmp(m->family, "gpt2"))
-        return zinf_spec_fail(file, zinf_spec_at(file, "model.family"),
-                              "family \"%s\" is not supported yet; write gpt2", m->family);
-    if (m->heads % m->kv_heads)
-        return zinf_spec_fail(file, zinf_spec_at(file, "model.kv_heads"),
-                              "model.heads (%" PRIu64 ") is not a multiple of model.kv_heads (%"
-                              PRIu64 ")", m->heads, m->kv_heads);
+    static const char *const others[] = {"model.norm_eps", "model.qkv_bias", "model.rope_theta",
+                                         "model.rope_scaling"};
+
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (zinf_spec_given(file, others[i]))
+            return zinf_spec_fail(file, zinf_spec_at(file, others[i]),
+                                  "model.%s belongs to the family llama, %s has none; leave it "
+                                  "out", zinf_spec_key_word(others[i]), m->family);
     if (m->kv_heads != m->heads)
         return zinf_spec_fail(file, zinf_spec_at(file, "model.kv_heads"),
                               "gpt2 has as many kv_heads as heads (%" PRIu64 "), not %" PRIu64
@@ -73,6 +75,40 @@ static zinf_status check_family(const zinf_spec_file *file, const zinf_model *m)
         return zinf_spec_fail(file, zinf_spec_at(file, "model.tied_embeddings"),
                               "gpt2 ties the classifier to the token embedding; "
                               "tied_embeddings: false is not supported");
+    return ZINF_OK;
+}
+
+static zinf_status check_rotary(const zinf_spec_file *file, const zinf_model *m)
+{
+    if (m->head_dim % 2)
+        return zinf_spec_fail(file, zinf_spec_at(file, "model.head_dim"),
+                              "rotary positions turn pairs: model.head_dim (%" PRIu64
+                              ") must be even", m->head_dim);
+    if (m->rope_scaling.factor > 0 &&
+        !(m->rope_scaling.high_freq_factor > m->rope_scaling.low_freq_factor))
+        return zinf_spec_fail(file, zinf_spec_at(file, "model.rope_scaling.high_freq_factor"),
+                              "rope_scaling.high_freq_factor (%g) must exceed low_freq_factor "
+                              "(%g)", m->rope_scaling.high_freq_factor,
+                              m->rope_scaling.low_freq_factor);
+    return ZINF_OK;
+}
+
+static zinf_status check_family(const zinf_spec_file *file, zinf_model *m)
+{
+    const zinf_family *family = zinf_family_of(m);
+
+    if (!zinf_spec_given(file, "model.rope_scaling"))
+        memset(&m->rope_scaling, 0, sizeof m->rope_scaling);
+    if (m->heads % m->kv_heads)
+        return zinf_spec_fail(file, zinf_spec_at(file, "model.kv_heads"),
+                              "model.heads (%" PRIu64 ") is not a multiple of model.kv_heads (%"
+                              PRIu64 ")", m->heads, m->kv_heads);
+    if (family->grouped ? check_rotary(file, m) : check_plain(file, m))
+        return file->err->status;
+    if (family->learned_positions)
+        m->rope_theta = 0;
+    if (family->layernorm)
+        m->norm_eps = 0;
     if (m->precision == ZINF_F16)
         return zinf_spec_fail(file, zinf_spec_at(file, "training.precision"),
                               "precision fp16 (with its loss scale) is not built yet; "
@@ -111,6 +147,9 @@ static zinf_status check_model_sizes(const zinf_spec_file *file, const zinf_mode
          "training.global_batch", {16, m->global_batch, m->sequence, m->layers, m->hidden}},
         {"the MLP's activations (8 * global_batch * sequence * ffn bytes)",
          "training.global_batch", {8, m->global_batch, m->sequence, m->ffn}},
+        {"the attention's activations (8 * global_batch * sequence * (heads + 2 kv_heads) * "
+         "head_dim bytes)", "training.global_batch",
+         {8, m->global_batch, m->sequence, m->heads + 2 * m->kv_heads, m->head_dim}},
         {"the attention's scores (4 * global_batch * heads * sequence^2 bytes)",
          "training.sequence", {4, m->global_batch, m->heads, m->sequence, m->sequence}},
         {"the logits (4 * global_batch * sequence * vocab bytes)", "training.global_batch",
@@ -118,7 +157,7 @@ static zinf_status check_model_sizes(const zinf_spec_file *file, const zinf_mode
     };
     zinf_status status = check_products(file, products, sizeof products / sizeof *products);
 
-    if (!status && zinf_gpt2_params(m) >= (1ull << 62) / 20)
+    if (!status && zinf_model_params(m) >= (1ull << 62) / 20)
         return zinf_spec_fail(file, zinf_spec_at(file, "model.layers"),
                               "the model's states would be 2^62 bytes or more");
     return status;

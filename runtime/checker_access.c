@@ -94,9 +94,22 @@ static bool ordered(zinf_checker *c, const zinf_operand *o, const zinf_hit *hit,
 
 /* ---- C4: what is read is the value meant, whole and of this iteration ---- */
 
-/* A parameter's operand, or its gradient's, is whole rows of one tensor as the unit's parts say:
- * the first of them in ret_row. */
-static bool inside_part(const zinf_checker *c, const zinf_operand *o, int64_t origin,
+/* Part p + 1 holds the rows that follow those of part p in their stack of tensors. */
+static bool continues(const zinf_plan *plan, uint32_t p)
+{
+    const zinf_part *part = &plan->parts[p], *next = part + 1;
+    const zinf_tensor *tensor = &plan->tensors[part->tensor], *other = tensor + 1;
+
+    return next->tensor == part->tensor + 1 && next->first_row == 0 &&
+           part->first_row + part->n_rows == tensor->rows && tensor->cols == other->cols &&
+           next->at == part->at + part->n_rows * tensor->cols &&
+           other->stack_row == tensor->stack_row + tensor->rows;
+}
+
+/* A parameter's operand, or its gradient's, is whole rows of one tensor, or of tensors stacked, as
+ * the unit's parts say: the first of them, counted from the top of the stack, in ret_row. Or, where
+ * `unit` allows it, all of the unit. */
+static bool inside_part(const zinf_checker *c, const zinf_operand *o, int64_t origin, bool unit,
                         uint64_t *ret_row)
 {
     const zinf_unit *u = &c->plan->units[c->contents[o->value].unit];
@@ -115,13 +128,20 @@ static bool inside_part(const zinf_checker *c, const zinf_operand *o, int64_t or
     if (u->n_parts) {
         const zinf_part *part = &c->plan->parts[u->first_part + first];
         const uint64_t cols = c->plan->tensors[part->tensor].cols;
-        if (at >= part->at && at + n <= part->at + part->n_rows * cols) {
-            *ret_row = part->first_row + (at - part->at) / cols;
-            return (at - part->at) % cols == 0 && n % cols == 0;
+        uint32_t p = u->first_part + first;
+        uint64_t end = part->at + part->n_rows * cols;
+        if (at >= part->at && at < end) {
+            *ret_row = c->plan->tensors[part->tensor].stack_row + part->first_row +
+                       (at - part->at) / cols;
+            for (; at + n > end && p + 1 < u->first_part + u->n_parts && continues(c->plan, p);
+                 p++)
+                end += c->plan->parts[p + 1].n_rows * cols;
+            if (at + n <= end)
+                return (at - part->at) % cols == 0 && n % cols == 0;
         }
     }
     *ret_row = 0;
-    return at == 0 && n == u->n_elems;
+    return unit && at == 0 && n == u->n_elems;
 }
 
 /* First row in its tensor of a tile of a linear's weight, or of the gradient of it. */
@@ -140,7 +160,7 @@ bool row_of(zinf_checker *c, const zinf_operand *o, uint64_t *ret_row)
     if (origin == ZINF_NO_ORIGIN && o->bytes == c->plan->units[content->unit].n_elems *
                                                     zinf_dtype_bytes(o->dtype))
         origin = (int64_t)o->offset;
-    return origin != ZINF_NO_ORIGIN && inside_part(c, o, origin, ret_row);
+    return origin != ZINF_NO_ORIGIN && inside_part(c, o, origin, true, ret_row);
 }
 
 /* Where in its matrix a tile reads: a tile of a linear's output has the columns of its rows. */
@@ -212,11 +232,15 @@ static bool right_value(zinf_checker *c, const zinf_operand *o, const zinf_hit *
         return refuse(c, "C4", c->index, cell->writer, o, hit->lo, hit->hi,
                       "reads pieces of the value that lie at other distances than in it");
     if (!copies && first && cell->origin != ZINF_NO_ORIGIN && content->role == ROLE_PARAM &&
-        !inside_part(c, o, cell->origin, &row))
+        !inside_part(c, o, cell->origin, false, &row))
         return refuse(c, "C4", c->index, cell->writer, o, hit->lo, hit->hi,
-                      "is not whole rows of one tensor of the unit");
+                      "is not whole rows of one tensor, or one stack, of the unit");
     if (cell->writer == ZINF_NONE)
         c->contents[o->value].on_entry = true;
+    else if (by_tiles(instr_of(c, cell->writer)->opcode) && cell->sums[1] != c->plan->model.vocab &&
+             instr->opcode != instr_of(c, cell->writer)->opcode)
+        return refuse(c, "C4", c->index, cell->writer, o, hit->lo, hit->hi,
+                      "is not yet of every tile of the vocabulary");
     return true;
 }
 
@@ -274,6 +298,8 @@ bool write_operand(zinf_checker *c, const zinf_operand *o, unsigned slot, bool r
 
     if (instr->opcode == ZINF_OP_ZERO)
         sums[1] = 0;
+    if (by_tiles(instr->opcode))
+        sums[1] = (uint32_t)operands[1].rows;
     if (content && content->role == ROLE_NONE && o->tier != ZINF_TIER_SCALAR) {
         if (o->rows == 1 || o->ld == o->cols)
             made.origin = (int64_t)span.lo;
@@ -298,7 +324,7 @@ bool write_operand(zinf_checker *c, const zinf_operand *o, unsigned slot, bool r
         if (grad && !is_copy(instr->opcode) && c->tallies[content->unit].updates)
             return refuse_operand(c, "C7", o, "a gradient written after the unit's update");
         if (grad && home != ZINF_NO_ORIGIN && !is_copy(instr->opcode) &&
-            !inside_part(c, o, home, &row))
+            !inside_part(c, o, home, true, &row))
             return refuse_operand(c, "C7", o, "is not whole rows of one tensor of the unit");
     }
     memcpy(made.sums, sums, sizeof sums);

@@ -58,6 +58,13 @@ static inline bool is_copy(unsigned opcode)
     return opcode >= ZINF_OP_UPLOAD && opcode <= ZINF_OP_COPY;
 }
 
+/* Fills its operand 3 tile by tile of the vocabulary, in order of rows; a cell's sums[1] counts
+ * the rows that are in it. */
+static inline bool by_tiles(unsigned opcode)
+{
+    return opcode == ZINF_OP_EMBEDDING_FORWARD || opcode == ZINF_OP_CLASSIFIER_FORWARD;
+}
+
 /* Short names here, prefixed for the linker. */
 #define refuse zinf_checker_refuse
 #define refuse_operand zinf_checker_refuse_operand

@@ -85,6 +85,7 @@ bool check_role(zinf_checker *c)
     const uint32_t unit = instr->unit;
     uint32_t sums[2];
     uint64_t row, bias;
+    uint32_t writer;
 
     switch (instr->opcode) {
     case ZINF_OP_BATCH:
@@ -100,6 +101,15 @@ bool check_role(zinf_checker *c)
              (plan->units[c->contents[o[1].value].unit].n_parts == 1 &&
               o[1].rows * o[1].cols != plan->units[c->contents[o[1].value].unit].n_elems)))
             return refuse_operand(c, "C4", &o[1], "is not the whole tile, from the row of attr0");
+        if (by_tiles(instr->opcode)) {
+            zinf_map_touch(&c->maps[o[3].tier], span_of(c, &o[3], true));
+            row = !(instr->flags & ZINF_FLAG_ACCUMULATE) ? 0
+                  : c->maps[o[3].tier].cells[c->maps[o[3].tier].hits[0].cell].sums[1];
+        }
+        if (by_tiles(instr->opcode) && row != instr->attr[0])
+            return refuse_operand(c, "C4", &o[1], "is not the tile that comes next");
+        if (instr->opcode == ZINF_OP_CLASSIFIER && o[1].rows != plan->model.vocab)
+            return refuse_operand(c, "C4", &o[1], "is not the whole vocabulary");
         break;
     case ZINF_OP_EMBEDDING_BACKWARD:
         if (row_of(c, &o[2], &row) && row != instr->attr[0])
@@ -108,6 +118,17 @@ bool check_role(zinf_checker *c)
     case ZINF_OP_LINEAR_FORWARD:
         if (o[2].bytes && row_of(c, &o[1], &row) && row_of(c, &o[2], &bias) && row != bias)
             return refuse_operand(c, "C4", &o[2], "is not the bias of these rows");
+        break;
+    case ZINF_OP_ROPE:
+        /* an output of the projection turns forward, its gradient back */
+        zinf_map_touch(&c->maps[o->tier], span_of(c, o, true));
+        writer = c->maps[o->tier].cells[c->maps[o->tier].hits[0].cell].writer;
+        if (writer == ZINF_NONE ||
+            instr_of(c, writer)->opcode != (instr->attr[1] ? ZINF_OP_ATTENTION_BACKWARD
+                                                           : ZINF_OP_LINEAR_FORWARD))
+            return refuse_operand(c, "C4", o, "is turned the wrong way, or twice");
+        if (o[0].value == o[1].value || o[1].value == ZINF_NONE)
+            return refuse_operand(c, "C4", &o[1], "is no value of its own once it is turned");
         break;
     case ZINF_OP_LINEAR_BACKWARD_INPUT:
         if (c->contents[o[1].value].role == ROLE_PARAM)

@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "runtime/executor_internal.h"
+#include "runtime/rope.h"
 
 uint64_t zinf_now_ns(void)
 {
@@ -361,10 +362,13 @@ static zinf_status prepare_ops(zinf_executor *executor, zinf_error *err)
                              plan->model.vocab);
     }
     executor->targets = calloc(n_targets + 1, sizeof *executor->targets);
+    executor->frequencies = calloc(plan->model.head_dim / 2 + 1, sizeof *executor->frequencies);
+    if (executor->frequencies && plan->model.rope_theta > 0)
+        zinf_rope_frequencies(&plan->model, executor->frequencies);
     executor->noted = calloc(plan->n_units + (size_t)1, sizeof *executor->noted);
     if (!executor->noted)
         return zinf_fail(err, ZINF_MACHINE, "out of memory for %" PRIu32 " units", plan->n_units);
-    if (!executor->targets)
+    if (!executor->targets || !executor->frequencies)
         return zinf_fail(err, ZINF_MACHINE, "out of memory for %" PRIu64 " targets", n_targets);
     return ZINF_OK;
 }
@@ -490,6 +494,7 @@ void zinf_executor_close(zinf_executor *executor)
     free(executor->order);
     free(executor->start);
     free(executor->targets);
+    free(executor->frequencies);
     free(executor->noted);
     free(executor);
 }

@@ -91,6 +91,7 @@ struct zinf_executor {
     uint32_t *start;      /* [n_segments][N_QUEUES + 1] into order */
     zinf_shared_gemm *gemms;
     uint32_t n_gemms, gemm_capacity;
+    double *frequencies;  /* [head_dim / 2] of the rotary positions, rope.h */
     int32_t *targets;     /* of the classifier: as many as the largest batch has tokens */
     zinf_sum *sums;       /* [n_sums + 1] in order of offset; the last only ends the one before */
     uint64_t n_sums;

@@ -11,7 +11,7 @@
  * act = the plan's precision. A matrix operand may be a column range (ld > cols).
  *
  * EMBEDDING_FORWARD   r tokens I32 [B][T+1] (T = sequence; cols = ld = T+1), r wte tile act
- *                     [V][C], r wpe act [T][C], a out act [N][C]; attr0 first row of the tile.
+ *                     [V][C], R wpe act [T][C], a out act [N][C]; attr0 first row of the tile.
  *                     Without ACCUMULATE rows of other tiles' tokens are zeroed.
  * EMBEDDING_BACKWARD  r tokens, r dx act [N][C], a dwte F32 [V][C]; attr0 first row
  * POSITION_BACKWARD   r dx act [N][C], a dwpe F32 [X][C]; attr0 B, attr1 T <= X. Positions from
@@ -21,20 +21,30 @@
  * LAYERNORM_BACKWARD  r dy act or F32 [N][C], r x act, r w act [C], r stats F32 [N][2],
  *                     R residual gradient act [N][C], w dx act [N][C], a dw F32 [C],
  *                     a db F32 [C], s scratch
+ * RMSNORM_FORWARD     r x act [N][C], r w act [C], w y act [N][C], w stats F32 [N][1]; the
+ *                     model's norm_eps
+ * RMSNORM_BACKWARD    r dy act or F32 [N][C], r x act, r w act [C], r stats F32 [N][1],
+ *                     R residual gradient act [N][C], w dx act [N][C], a dw F32 [C], s scratch
  * LINEAR_FORWARD      r x act [N][K], r w act [M][K], R bias act [M], R residual act [N][M],
  *                     w y act [N][M], s scratch
  * LINEAR_BACKWARD_INPUT   r dy act [N][M], r w act [M][K], a dx act (never accumulated) or F32
  *                     [N][K], s scratch
  * LINEAR_BACKWARD_WEIGHT  r dy act [N][M], r x act [N][K], a dw F32 [M][K], A db F32 [M],
  *                     s scratch
+ * ROPE                r qkv act [N][(H+2G)D], w the same bytes under another value: query and key
+ *                     heads turned by their positions; attr0 H+G, attr1 1: turned back (the
+ *                     gradient of qkv), attr2 D, attr3 T
  * ATTENTION_FORWARD   r qkv act [N][(H+2G)D], w out act [N][HD], w lse F32 [B][H*T], s scratch
  * ATTENTION_BACKWARD  r qkv, r out, r dout act [N][HD], r lse, w dqkv act, s scratch.
  *                     Both: attr0 H, attr1 G (kv heads), attr2 D, attr3 T
  * GELU_FORWARD        r x act [N][F], w y act [N][F]
  * GELU_BACKWARD       r x act [N][F], r dy act or F32, w dx act
+ * SWIGLU_FORWARD      r x act [N][2F] (gate, up), w y act [N][F]
+ * SWIGLU_BACKWARD     r x act [N][2F], r dy act or F32 [N][F], w dx act [N][2F]
  * CLASSIFIER_FORWARD  r h act [N][C], r w act tile [V][C], r tokens, a stats F32 [N][3],
  *                     s logits F32 [n][V], s scratch (GEMM); attr0 first row of the tile,
- *                     attr1 n = tokens per chunk. ACCUMULATE: not the first tile.
+ *                     attr1 n = tokens per chunk. ACCUMULATE: not the first tile. As in
+ *                     EMBEDDING_FORWARD tiles come in order of rows, each once.
  * CLASSIFIER_BACKWARD r h, r w tile, r tokens, r stats, a dh act (never accumulated) or F32
  *                     [N][C], a dw F32 [V][C], s logits F32 [n][V], s dlogits act [n][V],
  *                     s scratch; attr0 first row, attr1 n, attr2 tokens in the global batch
@@ -66,18 +76,23 @@
 #include "runtime/plan.h"
 
 #define ZINF_OPCODES(X)                                                                          \
-    X(EMBEDDING_FORWARD, "embedding_forward", "C", "rrra")                                       \
+    X(EMBEDDING_FORWARD, "embedding_forward", "C", "rrRa")                                       \
     X(EMBEDDING_BACKWARD, "embedding_backward", "C", "rra")                                      \
     X(POSITION_BACKWARD, "position_backward", "C", "ra")                                         \
     X(LAYERNORM_FORWARD, "layernorm_forward", "C", "rrrww")                                      \
     X(LAYERNORM_BACKWARD, "layernorm_backward", "C", "rrrrRwaas")                                \
+    X(RMSNORM_FORWARD, "rmsnorm_forward", "C", "rrww")                                           \
+    X(RMSNORM_BACKWARD, "rmsnorm_backward", "C", "rrrrRwas")                                     \
     X(LINEAR_FORWARD, "linear_forward", "C", "rrRRws")                                           \
     X(LINEAR_BACKWARD_INPUT, "linear_backward_input", "C", "rras")                               \
     X(LINEAR_BACKWARD_WEIGHT, "linear_backward_weight", "C", "rraAs")                            \
+    X(ROPE, "rope", "C", "rw")                                                                   \
     X(ATTENTION_FORWARD, "attention_forward", "C", "rwws")                                       \
     X(ATTENTION_BACKWARD, "attention_backward", "C", "rrrrws")                                   \
     X(GELU_FORWARD, "gelu_forward", "C", "rw")                                                   \
     X(GELU_BACKWARD, "gelu_backward", "C", "rrw")                                                \
+    X(SWIGLU_FORWARD, "swiglu_forward", "C", "rw")                                               \
+    X(SWIGLU_BACKWARD, "swiglu_backward", "C", "rrw")                                            \
     X(CLASSIFIER_FORWARD, "classifier_forward", "C", "rrrass")                                   \
     X(CLASSIFIER_BACKWARD, "classifier_backward", "C", "rrrraasss")                              \
     X(CLASSIFIER, "classifier", "C", "rrrwaasss")                                                \

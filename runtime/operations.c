@@ -72,6 +72,44 @@ RUN(layernorm_backward)
     return ZINF_OK;
 }
 
+RUN(rmsnorm_forward)
+{
+    UNUSED;
+    KERNELS->rmsnorm_forward(KERNELS, p[0], p[1], executor->plan->model.norm_eps, ROWS(0),
+                             COLS(0), p[2], (float *)p[3]);
+    return ZINF_OK;
+}
+
+RUN(rmsnorm_backward)
+{
+    UNUSED;
+    KERNELS->rmsnorm_backward(KERNELS, p[0], IS_F32(0), p[1], p[2], (const float *)p[3], p[4],
+                              ROWS(0), COLS(0), ACCUMULATES, p[5], (float *)p[6], p[7]);
+    return ZINF_OK;
+}
+
+RUN(rope)
+{
+    UNUSED;
+    KERNELS->rope(KERNELS, executor->frequencies, ROWS(0) / ATTR(3), ATTR(3), ATTR(0), ATTR(2),
+                  LD(0), ATTR(1), p[1]);
+    return ZINF_OK;
+}
+
+RUN(swiglu_forward)
+{
+    UNUSED;
+    KERNELS->swiglu_forward(KERNELS, p[0], ROWS(1), COLS(1), p[1]);
+    return ZINF_OK;
+}
+
+RUN(swiglu_backward)
+{
+    UNUSED;
+    KERNELS->swiglu_backward(KERNELS, p[0], p[1], IS_F32(1), ROWS(1), COLS(1), p[2]);
+    return ZINF_OK;
+}
+
 RUN(gelu_forward)
 {
     UNUSED;
@@ -518,13 +556,18 @@ static const struct {
     [ZINF_OP_POSITION_BACKWARD] = {run_position_backward, NULL},
     [ZINF_OP_LAYERNORM_FORWARD] = {run_layernorm_forward, NULL},
     [ZINF_OP_LAYERNORM_BACKWARD] = {run_layernorm_backward, NULL},
+    [ZINF_OP_RMSNORM_FORWARD] = {run_rmsnorm_forward, NULL},
+    [ZINF_OP_RMSNORM_BACKWARD] = {run_rmsnorm_backward, NULL},
     [ZINF_OP_LINEAR_FORWARD] = {run_linear_forward, prepare_linear_forward},
     [ZINF_OP_LINEAR_BACKWARD_INPUT] = {run_linear_backward_input, prepare_linear_input},
     [ZINF_OP_LINEAR_BACKWARD_WEIGHT] = {run_linear_backward_weight, prepare_linear_weight},
+    [ZINF_OP_ROPE] = {run_rope, NULL},
     [ZINF_OP_ATTENTION_FORWARD] = {run_attention_forward, NULL},
     [ZINF_OP_ATTENTION_BACKWARD] = {run_attention_backward, NULL},
     [ZINF_OP_GELU_FORWARD] = {run_gelu_forward, NULL},
     [ZINF_OP_GELU_BACKWARD] = {run_gelu_backward, NULL},
+    [ZINF_OP_SWIGLU_FORWARD] = {run_swiglu_forward, NULL},
+    [ZINF_OP_SWIGLU_BACKWARD] = {run_swiglu_backward, NULL},
     [ZINF_OP_CLASSIFIER_FORWARD] = {run_classifier_forward, prepare_classifier},
     [ZINF_OP_CLASSIFIER_BACKWARD] = {run_classifier, prepare_classifier},
     [ZINF_OP_CLASSIFIER] = {run_classifier, prepare_classifier},

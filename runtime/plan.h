@@ -18,7 +18,7 @@
 #include "kernels/dtype.h"
 #include "runtime/error.h"
 
-#define ZINF_PLAN_VERSION 1
+#define ZINF_PLAN_VERSION 2
 enum { ZINF_NAME_BYTES = 64, ZINF_PAGE = 4096, ZINF_MAX_OPERANDS = 10 };
 #define ZINF_NONE UINT32_MAX /* "no index" in every 32-bit index field */
 
@@ -127,12 +127,16 @@ typedef struct zinf_program {
 typedef enum zinf_init_kind { ZINF_INIT_ZERO, ZINF_INIT_ONE, ZINF_INIT_NORMAL } zinf_init_kind;
 
 /* A logical parameter, row major [rows][cols]; a vector has cols 1. name as in a HF state dict
- * (without Conv1D's transposition: a linear is [out][in]). */
+ * (without Conv1D's transposition: a linear is [out][in]). Tensors that follow each other may be
+ * used as one matrix, stacked by rows (a llama's q, k and v projections): stack_row is the first
+ * row of this one in the stack, 0 for the first and for tensors that stand alone. A tile of a
+ * stack may hold rows of several tensors, one part each. */
 typedef struct zinf_tensor {
     char name[ZINF_NAME_BYTES];
     uint64_t rows, cols;
     double init_std;
     uint32_t init, n_dims; /* zinf_init_kind; 1 or 2 */
+    uint64_t stack_row;
 } zinf_tensor;
 
 /* Rows [first_row, first_row + n_rows) of a tensor, at element `at` of the unit. */
@@ -169,9 +173,12 @@ typedef struct zinf_item {
 
 typedef struct zinf_model_info {
     char name[ZINF_NAME_BYTES];
-    char family[16]; /* gpt2 */
+    char family[16]; /* gpt2 | llama */
     uint64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, context;
     uint64_t tied_embeddings, n_params;
+    /* llama; rope_factor 0: positions are not scaled, see rope.h */
+    double norm_eps, rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
+    uint64_t rope_original_context, qkv_bias;
 } zinf_model_info;
 
 typedef struct zinf_job_info {

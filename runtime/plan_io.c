@@ -29,7 +29,7 @@ static const char magic[8] = {'Z', 'I', 'N', 'F', 'P', 'L', 'A', 'N'};
 
 /* The arrays of a plan, in file order. */
 #define SECTIONS(X)                                                                              \
-    X(segments, 16) X(instrs, 72) X(operands, 56) X(waits, 8) X(tensors, 96) X(units, 168)       \
+    X(segments, 16) X(instrs, 72) X(operands, 56) X(waits, 8) X(tensors, 104) X(units, 168)       \
     X(parts, 32) X(items, 80) X(values, 4) X(strings, 1)
 
 enum {

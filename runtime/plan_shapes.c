@@ -29,14 +29,19 @@ static const shape_rule rules[ZINF_N_OPCODES] = {
     [ZINF_OP_POSITION_BACKWARD] = {"BT", "a N C|f X C", "N=B*T"},
     [ZINF_OP_LAYERNORM_FORWARD] = {"", "a N C|a v C|a v C|a N C|f N 2", ""},
     [ZINF_OP_LAYERNORM_BACKWARD] = {"", "g N C|a N C|a v C|f N 2|a N C|a N C|f v C|f v C|s", ""},
+    [ZINF_OP_RMSNORM_FORWARD] = {"", "a N C|a v C|a N C|f N 1", ""},
+    [ZINF_OP_RMSNORM_BACKWARD] = {"", "g N C|a N C|a v C|f N 1|a N C|a N C|f v C|s", ""},
     [ZINF_OP_LINEAR_FORWARD] = {"", "a N K~|a M K~|a v M|a N M~|a N M~|s", ""},
     [ZINF_OP_LINEAR_BACKWARD_INPUT] = {"", "a N M~|a M K~|g N K~|s", ""},
     [ZINF_OP_LINEAR_BACKWARD_WEIGHT] = {"", "a N M~|a N K~|f M K~|f v M|s", ""},
+    [ZINF_OP_ROPE] = {"RIDT", "a N W|a N W", ""},
     [ZINF_OP_ATTENTION_FORWARD] = {"HGDT", "a N 2*G+H*D|a N H*D|f B H*T|s", "N=B*T"},
     [ZINF_OP_ATTENTION_BACKWARD] = {"HGDT", "a N 2*G+H*D|a N H*D|a N H*D|f B H*T|a N 2*G+H*D|s",
                                     "N=B*T"},
     [ZINF_OP_GELU_FORWARD] = {"", "a N F|a N F", ""},
     [ZINF_OP_GELU_BACKWARD] = {"", "a N F|g N F|a N F", ""},
+    [ZINF_OP_SWIGLU_FORWARD] = {"", "a N W|a N F", "W=F*2"},
+    [ZINF_OP_SWIGLU_BACKWARD] = {"", "a N W|g N F|a N W", "W=F*2"},
     [ZINF_OP_CLASSIFIER_FORWARD] = {"FL", "a N C~|a V C~|i B T+1|f N 3|f L V~|s", "N=B*T"},
     [ZINF_OP_CLASSIFIER_BACKWARD] = {"FL", CLASSIFIER_SLOTS, "N=B*T"},
     [ZINF_OP_CLASSIFIER] = {"FL", CLASSIFIER_SLOTS, "N=B*T"},
@@ -185,6 +190,8 @@ static uint64_t scratch_bytes(const zinf_plan *plan, const zinf_instr *instr,
     switch (instr->opcode) {
     case ZINF_OP_LAYERNORM_BACKWARD:
         return zinf_layernorm_scratch_bytes(LETTER('C'));
+    case ZINF_OP_RMSNORM_BACKWARD:
+        return zinf_rmsnorm_scratch_bytes(LETTER('C'));
     case ZINF_OP_LINEAR_BACKWARD_WEIGHT:
         if (plan->operands[instr->operand0 + 3].bytes)
             other = zinf_column_sum_scratch_bytes(LETTER('M'));
@@ -237,6 +244,21 @@ static zinf_status check_meaning(const zinf_plan *plan, uint32_t index,
     case ZINF_OP_LINEAR_BACKWARD_INPUT:
         if (accumulates && operands[2].dtype != ZINF_F32)
             wrong = "dx is accumulated, but not F32";
+        break;
+    case ZINF_OP_ROPE:
+        /* heads fit 32 bits, head_dim 17 */
+        want = (plan->model.heads + 2 * plan->model.kv_heads) * plan->model.head_dim;
+        if (instr->attr[0] != plan->model.heads + plan->model.kv_heads || LETTER('W') != want ||
+            instr->attr[2] != plan->model.head_dim || instr->attr[2] % 2)
+            wrong = "it turns other heads than the model's queries and keys, or odd ones";
+        else if (instr->attr[3] != plan->job.sequence || LETTER('N') % instr->attr[3])
+            wrong = "its rows are no whole sequences";
+        else if (instr->attr[1] > 1)
+            wrong = "attr1, whether it turns back, is neither 0 nor 1";
+        else if (operands[0].tier != operands[1].tier ||
+                 operands[0].offset != operands[1].offset ||
+                 operands[0].stride != operands[1].stride)
+            wrong = "it works in place, its two operands are two places";
         break;
     case ZINF_OP_ATTENTION_FORWARD:
     case ZINF_OP_ATTENTION_BACKWARD:

@@ -46,11 +46,13 @@ static zinf_status check_fixed(const zinf_plan *plan, zinf_error *err)
         {"model.hidden", model->hidden, 0, UINT32_MAX},
         {"model.heads", model->heads, 0, UINT32_MAX},
         {"model.kv_heads", model->kv_heads, 0, UINT32_MAX},
-        {"model.head_dim", model->head_dim, 0, UINT32_MAX},
+        {"model.head_dim", model->head_dim, 0, 65536},
         {"model.ffn", model->ffn, 0, UINT32_MAX},
         {"model.vocab", model->vocab, 1, INT32_MAX},
         {"model.context", model->context, 0, UINT32_MAX},
         {"model.tied_embeddings", model->tied_embeddings, 0, 1},
+        {"model.rope_original_context", model->rope_original_context, 0, UINT32_MAX},
+        {"model.qkv_bias", model->qkv_bias, 0, 1},
         {"job.sequence", job->sequence, 1, INT32_MAX - 1},
         {"job.global_batch", job->global_batch, 1, UINT32_MAX},
         {"job.precision", job->precision, 0, ZINF_F16},
@@ -76,6 +78,10 @@ static zinf_status check_fixed(const zinf_plan *plan, zinf_error *err)
         {"job.weight_decay", job->weight_decay}, {"predicted.step_s", plan->predicted.step_s},
         {"predicted.flops_per_step", plan->predicted.flops_per_step},
         {"predicted.peak_flops", plan->predicted.peak_flops},
+        {"model.norm_eps", model->norm_eps}, {"model.rope_theta", model->rope_theta},
+        {"model.rope_factor", model->rope_factor},
+        {"model.rope_low_freq_factor", model->rope_low_freq_factor},
+        {"model.rope_high_freq_factor", model->rope_high_freq_factor},
     };
 
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
@@ -235,6 +241,11 @@ static zinf_status check_units(const zinf_plan *plan, zinf_error *err)
             !isfinite(tensor->init_std))
             return REFUSE("tensor \"%s\": init %" PRIu32 ", dimensions %" PRIu32 ", std %g",
                           tensor->name, tensor->init, tensor->n_dims, tensor->init_std);
+        if (tensor->stack_row &&
+            (i == 0 || tensor[-1].cols != tensor->cols || tensor[-1].n_dims != tensor->n_dims ||
+             tensor[-1].stack_row + tensor[-1].rows != tensor->stack_row))
+            return REFUSE("tensor \"%s\" is said to begin at row %" PRIu64 " of a stack, which "
+                          "is not where its predecessor ends", tensor->name, tensor->stack_row);
     }
     for (uint32_t i = 0; i < plan->n_units; i++) {
         const zinf_unit *unit = &plan->units[i];

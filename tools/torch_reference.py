@@ -123,13 +123,23 @@ training:
 """
 
 
-def write_checkpoint(folder):
-    """Step 0 in the format of runtime/checkpoint.h: DIR/latest and DIR/step-0."""
+def model_info():
+    """The manifest's "model", without the number of parameters."""
+    info = {key: CONFIG[key] for key in ("layers", "hidden", "heads")}
+    info.update(kv_heads=CONFIG["heads"], head_dim=CONFIG["hidden"] // CONFIG["heads"],
+                ffn=CONFIG["ffn"], vocab=CONFIG["vocab"], context=CONFIG["context"],
+                tied_embeddings=1)
+    return {"name": "torch-reference", "family": "gpt2", **info}
+
+
+def write_checkpoint(folder, listed, model, seed):
+    """Step 0 in the format of runtime/checkpoint.h: DIR/latest and DIR/step-0. listed: as
+    tensors(); model: as model_info()."""
     step = os.path.join(folder, "step-0")
     os.makedirs(step, exist_ok=True)
     rows = [(name, shape,
              initial(number, shape, center, spread).tobytes())
-            for number, (name, shape, center, spread) in enumerate(tensors())]
+            for number, (name, shape, center, spread) in enumerate(listed)]
     files, sums = {}, {}
     for state in ("master", "m", "v"):
         header, at = {"__metadata__": {"format": "zinf checkpoint", "array": state}}, 0
@@ -145,14 +155,10 @@ def write_checkpoint(folder):
             out.write(text + b"".join(data))
         files[state + ".safetensors"] = {"bytes": len(text) + at, "header": f"{xxh64(text):016x}"}
         sums[state] = [f"{xxh64(values):016x}" for values in data]
-    model = {key: CONFIG[key] for key in ("layers", "hidden", "heads")}
-    model.update(kv_heads=CONFIG["heads"], head_dim=CONFIG["hidden"] // CONFIG["heads"],
-                 ffn=CONFIG["ffn"], vocab=CONFIG["vocab"], context=CONFIG["context"],
-                 tied_embeddings=1, n_params=sum(len(values) for _, _, values in rows) // 4)
     manifest = {
         "format": "zinf checkpoint", "version": 1, "step": 0, "data_position": 0,
-        "seed": CONFIG["seed"], "loss_scale": "0x1p+0", "plan_hash": f"{0:016x}",
-        "model": {"name": "torch-reference", "family": "gpt2", **model},
+        "seed": seed, "loss_scale": "0x1p+0", "plan_hash": f"{0:016x}",
+        "model": {**model, "n_params": sum(len(values) for _, _, values in rows) // 4},
         "files": files,
         "tensors": [{"name": name, "shape": list(shape),
                      **{state: sums[state][i] for state in sums}}
@@ -166,13 +172,15 @@ def write_checkpoint(folder):
         out.write("step-0\n")
 
 
-def write_inputs(folder):
+def write_inputs(folder, text=None, listed=None, model=None):
+    """text: of model.yaml; the three are the GPT-2's unless given."""
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "model.yaml"), "w", encoding="ascii") as out:
-        out.write(MODEL.format(**CONFIG))
+        out.write(text or MODEL.format(**CONFIG))
     with open(os.path.join(folder, "train.txt"), "wb") as out:
         out.write(TEXT[:CONFIG["global_batch"] * CONFIG["sequence"] + 1])
-    write_checkpoint(os.path.join(folder, "checkpoint"))
+    write_checkpoint(os.path.join(folder, "checkpoint"), listed or list(tensors()),
+                     model or model_info(), CONFIG["seed"])
 
 
 def learning_rate(step):
@@ -268,11 +276,17 @@ def train(dtype_name):
     """(rows of steps, loss after them, gradients of step 1, final parameters)"""
     import torch
 
+    model = make_model(torch.float64 if dtype_name == "f64" else torch.float32)
+    return train_model(model, parameters_of(model), [name for name, _, _, _ in tensors()])
+
+
+def train_model(model, parameters, order):
+    """As train; model(tokens) is the mean loss, parameters maps names, order lists them."""
+    import torch
+
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    model = make_model(torch.float64 if dtype_name == "f64" else torch.float32)
     tokens = torch.tensor(batch())
-    parameters = parameters_of(model)
     groups = [
         {"params": [p for p in parameters.values() if p.dim() == 2],
          "weight_decay": CONFIG["weight_decay"]},
@@ -280,7 +294,6 @@ def train(dtype_name):
     ]
     optimizer = torch.optim.AdamW(groups, lr=1.0, betas=(CONFIG["beta1"], CONFIG["beta2"]),
                                   eps=CONFIG["eps"])
-    order = [name for name, _, _, _ in tensors()]
     steps = []
     for step in range(CONFIG["steps"]):
         lr = learning_rate(step)

@@ -27,7 +27,10 @@ void zinf_cpu_gemm_dnnl(zinf_kernels *table);
     void zinf_cpu_gemm_##level(zinf_kernels *table);                                             \
     void zinf_cpu_attention_##level(zinf_kernels *table);                                        \
     void zinf_cpu_layernorm_##level(zinf_kernels *table);                                        \
+    void zinf_cpu_rmsnorm_##level(zinf_kernels *table);                                          \
+    void zinf_cpu_rope_##level(zinf_kernels *table);                                             \
     void zinf_cpu_gelu_##level(zinf_kernels *table);                                             \
+    void zinf_cpu_swiglu_##level(zinf_kernels *table);                                           \
     void zinf_cpu_softmax_##level(zinf_kernels *table);                                          \
     void zinf_cpu_vector_##level(zinf_kernels *table);                                           \
     void zinf_cpu_adam_##level(zinf_kernels *table);

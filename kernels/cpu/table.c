@@ -85,7 +85,10 @@ void zinf_kernels_cpu(zinf_kernels *ret_table, zinf_dtype act, int n_threads, zi
         zinf_cpu_gemm_##level(ret_table);                                                        \
         zinf_cpu_attention_##level(ret_table);                                                   \
         zinf_cpu_layernorm_##level(ret_table);                                                   \
+        zinf_cpu_rmsnorm_##level(ret_table);                                                     \
+        zinf_cpu_rope_##level(ret_table);                                                        \
         zinf_cpu_gelu_##level(ret_table);                                                        \
+        zinf_cpu_swiglu_##level(ret_table);                                                      \
         zinf_cpu_softmax_##level(ret_table);                                                     \
         zinf_cpu_vector_##level(ret_table);                                                      \
         zinf_cpu_adam_##level(ret_table);                                                        \

@@ -133,11 +133,15 @@ INLINE void embed(bool bf16, const int32_t *tokens, int64_t token_ld, const void
         const int64_t b = n / seq, t = n % seq, row = tokens[b * token_ld + t] - row0;
         const bool mine = row >= 0 && row < rows;
 
-        if (mine)
+        if (mine && wpe)
             FOR_VECTORS(c, left, 0, channels,
                         act_store(bf16, out, n * channels + c, left,
                                   act_load(bf16, wte, row * channels + c, left) +
                                   act_load(bf16, wpe, t * channels + c, left)));
+        else if (mine)
+            FOR_VECTORS(c, left, 0, channels,
+                        act_store(bf16, out, n * channels + c, left,
+                                  act_load(bf16, wte, row * channels + c, left)));
         else if (first)
             FOR_VECTORS(c, left, 0, channels,
                         act_store(bf16, out, n * channels + c, left, vf_set(0)));

@@ -16,7 +16,7 @@ static void embedding_forward(const zinf_kernels *self, const int32_t *tokens, i
             for (int64_t c = 0; c < channels; c++)
                 put(self->act, out, n * channels + c,
                     mine ? get(self->act, wte, row * channels + c) +
-                               get(self->act, wpe, t * channels + c) : 0);
+                               (wpe ? get(self->act, wpe, t * channels + c) : 0) : 0);
         }
 }
 

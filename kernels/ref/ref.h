@@ -41,8 +41,11 @@ static inline double dy_get(zinf_dtype act, bool dy_f32, const void *dy, int64_t
 void zinf_ref_gemm(zinf_kernels *table);
 void zinf_ref_embedding(zinf_kernels *table);
 void zinf_ref_layernorm(zinf_kernels *table);
+void zinf_ref_rmsnorm(zinf_kernels *table);
+void zinf_ref_rope(zinf_kernels *table);
 void zinf_ref_attention(zinf_kernels *table);
 void zinf_ref_gelu(zinf_kernels *table);
+void zinf_ref_swiglu(zinf_kernels *table);
 void zinf_ref_softmax(zinf_kernels *table);
 void zinf_ref_vector(zinf_kernels *table);
 void zinf_ref_adam(zinf_kernels *table);

@@ -7,8 +7,11 @@ void zinf_kernels_ref(zinf_kernels *ret_table, zinf_dtype act, int n_threads)
     zinf_ref_gemm(ret_table);
     zinf_ref_embedding(ret_table);
     zinf_ref_layernorm(ret_table);
+    zinf_ref_rmsnorm(ret_table);
+    zinf_ref_rope(ret_table);
     zinf_ref_attention(ret_table);
     zinf_ref_gelu(ret_table);
+    zinf_ref_swiglu(ret_table);
     zinf_ref_softmax(ret_table);
     zinf_ref_vector(ret_table);
     zinf_ref_adam(ret_table);

@@ -189,7 +189,7 @@ static void a_step_counts_accumulated_micro_batches_the_same_on_every_tier(void)
 
 static void odd_sizes_are_equal_to_the_last_byte_on_nvme_and_host(void)
 {
-    static const trainer_model odd = {1, 37, 1, 50257, 8, 2, "bf16"};
+    static const trainer_model odd = {1, 37, 1, 50257, 8, 2, "bf16", NULL};
     const trainer_options options = {.directory = directory, .steps = 2};
     trainer_outcome found[2];
 
@@ -211,10 +211,82 @@ static void odd_sizes_are_equal_to_the_last_byte_on_nvme_and_host(void)
     CHECK(trainer_same(&found[0], &found[1]));
 }
 
+/* ---- the llama family: q, k, v and gate, up are stacks whose tiles hold several tensors ---- */
+
+static const trainer_model llama = {
+    2, 38, 6, 101, 17, 4, "bf16",
+    ", kv_heads: 3, head_dim: 10, ffn: 50, tied_embeddings: false, qkv_bias: true"};
+
+static void train_llama(const char *precision, bool unified, const char *sets,
+                        trainer_outcome *ret_outcome)
+{
+    char all[512];
+    zinf_plan plan = {0};
+    zinf_error err = {0};
+    trainer_model model = llama;
+
+    model.precision = precision;
+    snprintf(all, sizeof all, "io.block=8192 io.depth=4 %s", sets);
+    CHECK_MESSAGE(trainer_plan(&model, unified, all, &plan, &err) == ZINF_OK, "%s: %s", all,
+                  err.text);
+    const trainer_options options = {.directory = directory, .steps = STEPS};
+    alarm(30);
+    trainer_run(&plan, &options, ret_outcome);
+    alarm(0);
+    zinf_plan_free(&plan);
+    CHECK_MESSAGE(ret_outcome->err.status == ZINF_OK, "%s: %s", all, ret_outcome->err.text);
+}
+
+static void a_llama_has_the_same_bits_on_every_tier(void)
+{
+    static const char *const arithmetic[] = {"tiles=1 micro_batch=2", "tiles=3 micro_batch=1",
+                                             "tiles=7 micro_batch=4"};
+    char sets[256], more[128];
+    trainer_outcome wanted, found;
+
+    for (unsigned a = 0; a < 3; a++) {
+        snprintf(more, sizeof more, "%s checkpoint_interval=none threads=2", arithmetic[a]);
+        choose_tiers(0, 0, 0, 0, more, sets);
+        train_llama("bf16", false, sets, &wanted);
+        CHECK(wanted.loss[0] > 4 && wanted.loss[2] < wanted.loss[0]);
+        for (unsigned i = 0; i < 81; i += 8) {
+            snprintf(more, sizeof more, "%s checkpoint_interval=%u threads=2 prefetch.read=%u "
+                     "prefetch.upload=%u", arithmetic[a], 1 + i % 2, i % 4, i / 4 % 3);
+            choose_tiers(i / 27, i / 9 % 3, i / 3 % 3, i % 3, more, sets);
+            train_llama("bf16", false, sets, &found);
+            CHECK_MESSAGE(trainer_same(&found, &wanted), "%s", sets);
+        }
+        choose_tiers(2, 2, 2, 2, more, sets);
+        train_llama("bf16", true, sets, &found);
+        CHECK_MESSAGE(trainer_same(&found, &wanted), "unified, %s", sets);
+    }
+}
+
+/* Each output feature is summed as before, whatever tile it is in; the classifier is one tile. */
+static void tiles_of_a_llamas_linears_give_the_same_first_loss(void)
+{
+    static const char *const precisions[] = {"fp32", "bf16"};
+    static const char *const linears[] = {"qkv", "out", "fc", "proj"};
+    trainer_outcome whole, tiled;
+    char sets[128];
+
+    for (unsigned p = 0; p < 2; p++) {
+        train_llama(precisions[p], false, "tiles=1 micro_batch=4 threads=2", &whole);
+        for (unsigned l = 0; l < 4; l++)
+            for (unsigned n = 2; n <= 7; n += n == 3 ? 4 : 1) {
+                snprintf(sets, sizeof sets, "tiles=1 tiles.%s=%u micro_batch=4 threads=2",
+                         linears[l], n);
+                train_llama(precisions[p], false, sets, &tiled);
+                CHECK_MESSAGE(tiled.loss[0] == whole.loss[0], "%s, %s: %.17g, not %.17g",
+                              precisions[p], sets, tiled.loss[0], whole.loss[0]);
+            }
+    }
+}
+
 /* ---- other environments: this program, started again ---- */
 
 /* Long sums over many tokens and a long k, where oneDNN cuts k by the number of threads. */
-static const trainer_model long_sums = {1, 64, 2, 256, 512, 4, "bf16"};
+static const trainer_model long_sums = {1, 64, 2, 256, 512, 4, "bf16", NULL};
 
 static int run_alone(const char *threads)
 {
@@ -329,6 +401,8 @@ int main(int argc, char **argv)
     RUN(one_queue_after_another_gives_the_same_bits);
     RUN(a_step_counts_accumulated_micro_batches_the_same_on_every_tier);
     RUN(odd_sizes_are_equal_to_the_last_byte_on_nvme_and_host);
+    RUN(a_llama_has_the_same_bits_on_every_tier);
+    RUN(tiles_of_a_llamas_linears_give_the_same_first_loss);
     RUN(a_plan_keeps_its_team_whatever_the_environment_says);
     RUN(a_limit_below_the_plans_team_is_refused);
     rmdir(directory);

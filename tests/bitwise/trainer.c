@@ -11,20 +11,21 @@
 #include "runtime/params_hash.h"
 #include "runtime/rate.h"
 
-const trainer_model trainer_tiny = {2, 32, 2, 100, 16, 4, "bf16"};
+const trainer_model trainer_tiny = {2, 32, 2, 100, 16, 4, "bf16", NULL};
 
 void trainer_model_text(const trainer_model *m, char *ret_text)
 {
     snprintf(ret_text, 1024,
-             "model: {name: tiny, family: gpt2, layers: %u, hidden: %u, heads: %u, vocab: %u, "
-             "context: %u, tied_embeddings: true}\n"
+             "model: {name: tiny, family: %s, layers: %u, hidden: %u, heads: %u, vocab: %u, "
+             "context: %u%s}\n"
              "training:\n"
              "  sequence: %u\n  global_batch: %u\n  precision: %s\n"
              "  optimizer: {type: adamw, lr: 3e-3, betas: [0.9, 0.95], eps: 1e-8, "
              "weight_decay: 0.1}\n"
              "  schedule: {type: cosine, warmup: 2, steps: 50, min_lr: 1e-4}\n"
              "  clip: 1.0\n  seed: 1337\n",
-             m->layers, m->hidden, m->heads, m->vocab, m->sequence, m->sequence,
+             m->llama ? "llama" : "gpt2", m->layers, m->hidden, m->heads, m->vocab, m->sequence,
+             m->llama ? m->llama : ", tied_embeddings: true", m->sequence,
              m->global_batch, m->precision);
 }
 

@@ -12,6 +12,7 @@ enum { TRAINER_STEPS = 8 };
 typedef struct trainer_model {
     unsigned layers, hidden, heads, vocab, sequence, global_batch;
     const char *precision;
+    const char *llama; /* further keys of a llama, each after a comma; NULL: a gpt2 */
 } trainer_model;
 
 /* Two layers, hidden 32: a step has everything a large model's has. */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "mini.h"
+#include "planner/search.h"
 #include "runtime/checker.h"
 #include "tests/check.h"
 
@@ -202,6 +203,16 @@ static bool other_unit(zinf_plan *plan, uint32_t i)
     return true;
 }
 
+static bool other_attr(zinf_plan *plan, uint32_t i)
+{
+    zinf_instr *instr = &plan->instrs[i];
+
+    if (instr->opcode != ZINF_OP_ROPE)
+        return false;
+    instr->attr[1] ^= 1;
+    return true;
+}
+
 static bool no_decay(zinf_plan *plan, uint32_t i)
 {
     plan->instrs[i].attr[0] ^= 1;
@@ -227,6 +238,7 @@ static const struct {
 #define M(name, target) {#name, target, name}
     M(drop_instr, INSTR), M(duplicate_instr, INSTR), M(swap_with_next, INSTR),
     M(flip_accumulate, INSTR), M(other_queue, INSTR), M(other_unit, INSTR), M(no_decay, INSTR),
+    M(other_attr, INSTR),
     M(drop_wait, WAIT), M(wait_for_earlier, WAIT), M(wait_for_later, WAIT),
     M(more_distance, WAIT), M(less_distance, WAIT), M(shift_64, OPERAND),
     M(shift_back_64, OPERAND), M(shift_4096, OPERAND), M(shift_back_4096, OPERAND),
@@ -261,6 +273,67 @@ static void tell(const zinf_plan *plan, const char *name, target at, uint32_t i,
         printf("# %s: %s, segment %u\n", what, name, i);
 }
 
+/* The instruction that index i of this table belongs to, or ZINF_NONE. */
+static uint32_t instr_of(const zinf_plan *plan, target at, uint32_t i)
+{
+    for (uint32_t k = 0; k < plan->n_instrs; k++) {
+        const zinf_instr *instr = &plan->instrs[k];
+        if ((at == INSTR && k == i) ||
+            (at == WAIT && i >= instr->wait0 && i < instr->wait0 + instr->n_waits) ||
+            (at == OPERAND && i >= instr->operand0 && i < instr->operand0 + instr->n_operands))
+            return k;
+    }
+    return ZINF_NONE;
+}
+
+/* Every mutation of every place that concerns the test (NULL: all); returns how many harmful ones
+ * were accepted. */
+static uint32_t mutate(const zinf_plan *good, const char *label,
+                       bool (*concerns)(const zinf_plan *plan, uint32_t instr))
+{
+    const uint64_t result = mini_result(good);
+    const uint32_t counts[N_TARGETS] = {good->n_instrs, good->n_operands, good->n_waits,
+                                        good->n_segments};
+    uint32_t escaped = 0;
+
+    for (size_t m = 0; m < sizeof mutations / sizeof *mutations; m++) {
+        uint32_t refused = 0, shapes = 0, harmless = 0, rules[9] = {0};
+        for (uint32_t i = 0; i < counts[mutations[m].target]; i++) {
+            const uint32_t instr = instr_of(good, mutations[m].target, i);
+            if (concerns && (instr == ZINF_NONE || !concerns(good, instr)))
+                continue;
+            zinf_plan mutant = mini_copy(good);
+            zinf_error err = {0};
+            if (!mutations[m].apply(&mutant, i)) {
+                /* no fault of this kind here */
+            } else if (zinf_plan_check(&mutant, &err)) {
+                CHECK_MESSAGE(err.status == ZINF_DOES_NOT_FIT && err.text[0] == 'C' &&
+                              strchr("12345678", err.text[1]), "%s", err.text);
+                refused++;
+                rules[err.text[1] - '0']++;
+            } else if (zinf_plan_validate(&mutant, &err)) {
+                shapes++; /* the checker never sees such a plan */
+                if (verbose)
+                    printf("# %s\n", err.text);
+            } else if (mini_is_ordered(&mutant) && mini_result(&mutant) == result) {
+                harmless++;
+                if (verbose)
+                    tell(good, mutations[m].name, mutations[m].target, i, "harmless");
+            } else {
+                escaped++;
+                tell(good, mutations[m].name, mutations[m].target, i,
+                     mini_is_ordered(&mutant) ? "WRONG RESULT" : "RACE");
+            }
+            mini_free(&mutant);
+        }
+        printf("# plan %s, %-16s refused %4u (C1..C8:", label, mutations[m].name, refused);
+        for (int r = 1; r <= 8; r++)
+            printf(" %u", rules[r]);
+        printf("), by shape %u, harmless %u\n", shapes, harmless);
+    }
+    return escaped;
+}
+
 static void every_single_fault_is_refused_or_harmless(void)
 {
     uint32_t escaped = 0;
@@ -268,43 +341,98 @@ static void every_single_fault_is_refused_or_harmless(void)
     for (size_t c = 0; c < sizeof choices / sizeof *choices; c++) {
         zinf_plan good = mini_plan(&choices[c]);
         zinf_error none = {0};
+        char label[8];
         CHECK_MESSAGE(zinf_plan_validate(&good, &none) == ZINF_OK, "%s", none.text);
         CHECK_MESSAGE(zinf_plan_check(&good, &none) == ZINF_OK, "%s", none.text);
-        const uint64_t result = mini_result(&good);
-        const uint32_t counts[N_TARGETS] = {good.n_instrs, good.n_operands, good.n_waits,
-                                            good.n_segments};
-        for (size_t m = 0; m < sizeof mutations / sizeof *mutations; m++) {
-            uint32_t refused = 0, shapes = 0, harmless = 0, rules[9] = {0};
-            for (uint32_t i = 0; i < counts[mutations[m].target]; i++) {
-                zinf_plan mutant = mini_copy(&good);
-                zinf_error err = {0};
-                if (!mutations[m].apply(&mutant, i)) {
-                    /* no fault of this kind here */
-                } else if (zinf_plan_check(&mutant, &err)) {
-                    CHECK_MESSAGE(err.status == ZINF_DOES_NOT_FIT && err.text[0] == 'C' &&
-                                  strchr("12345678", err.text[1]), "%s", err.text);
-                    refused++;
-                    rules[err.text[1] - '0']++;
-                } else if (zinf_plan_validate(&mutant, &err)) {
-                    shapes++; /* the checker never sees such a plan */
-                } else if (mini_is_ordered(&mutant) && mini_result(&mutant) == result) {
-                    harmless++;
-                    if (verbose)
-                        tell(&good, mutations[m].name, mutations[m].target, i, "harmless");
-                } else {
-                    escaped++;
-                    tell(&good, mutations[m].name, mutations[m].target, i,
-                         mini_is_ordered(&mutant) ? "WRONG RESULT" : "RACE");
-                }
-                mini_free(&mutant);
-            }
-            printf("# plan %zu, %-16s refused %4u (C1..C8:", c, mutations[m].name, refused);
-            for (int r = 1; r <= 8; r++)
-                printf(" %u", rules[r]);
-            printf("), by shape %u, harmless %u\n", shapes, harmless);
-        }
+        snprintf(label, sizeof label, "%zu", c);
+        escaped += mutate(&good, label, NULL);
         mini_free(&good);
     }
+    CHECK_MESSAGE(escaped == 0, "%u harmful mutants were accepted", escaped);
+}
+
+/* ---- a llama by the planner: rotary positions, stacks, gates, an untied head ---- */
+
+/* The plan's arrays with room for what mini_copy and the mutations want. */
+static zinf_plan roomy(const zinf_plan *plan)
+{
+    enum { ROOM = 4096 };
+    zinf_plan made = *plan;
+
+    made.items = NULL;
+    made.n_items = 0;
+#define X(field)                                                                                 \
+    CHECK(plan->n_##field < ROOM / 2);                                                           \
+    made.field = calloc(ROOM, sizeof *made.field);                                               \
+    memcpy(made.field, plan->field, plan->n_##field * sizeof *made.field);
+    X(segments) X(instrs) X(operands) X(waits) X(tensors) X(units) X(parts) X(values)
+#undef X
+    CHECK(plan->n_strings <= ROOM * 64);
+    made.strings = calloc(ROOM, 64);
+    memcpy(made.strings, plan->strings, plan->n_strings);
+    return made;
+}
+
+static zinf_plan llama_plan(const char *sets)
+{
+    static const char model_text[] =
+        "model: {family: llama, layers: 1, hidden: 3, heads: 2, kv_heads: 1, head_dim: 2, ffn: 5,\n"
+        "        vocab: 5, context: 2, tied_embeddings: false, qkv_bias: true}\n"
+        "training: {global_batch: 3}\n";
+    static const char cluster_text[] =
+        "cluster:\n  device: {kind: cpu, memory: 1 GiB, peak: {bf16: 350 GFLOP/s}, bandwidth: "
+        "25 GB/s}\n  host: {memory: 2 GiB, cores: 1, bandwidth: 25 GB/s}\n"
+        "  nvme: {paths: [/tmp], capacity: 4 GiB, read: 1 GB/s, write: 1 GB/s}\n"
+        "  links: {host_device: {per_device: 8 GB/s}}\n  unified: false\n";
+    zinf_search_result result = {0};
+    zinf_settings settings;
+    zinf_cluster cluster;
+    zinf_model model;
+    zinf_error err = {0};
+    char word[64];
+    int n;
+
+    CHECK_MESSAGE(!zinf_model_parse("m", model_text, strlen(model_text), &model, &err), "%s",
+                  err.text);
+    CHECK_MESSAGE(!zinf_cluster_parse("c", cluster_text, strlen(cluster_text), &cluster, &err),
+                  "%s", err.text);
+    zinf_settings_init(&settings);
+    for (; sscanf(sets, "%63s%n", word, &n) == 1; sets += n)
+        CHECK_MESSAGE(!zinf_settings_set(&settings, word, &err), "%s", err.text);
+    CHECK_MESSAGE(!zinf_settings_check(&settings, &model, &cluster, &err), "%s", err.text);
+    CHECK_MESSAGE(!zinf_search(&model, &cluster, &settings, 1, &result, &err), "%s", err.text);
+    CHECK_MESSAGE(!zinf_plan_check(&result.plan, &err), "%s", err.text);
+    zinf_plan plan = roomy(&result.plan);
+    zinf_search_free(&result);
+    return plan;
+}
+
+/* In STEP's first micro-batch: what the family adds, linears, and the two ends of the model. */
+static bool is_of_a_llama(const zinf_plan *plan, uint32_t i)
+{
+    const zinf_program *step = &plan->programs[ZINF_PROGRAM_STEP];
+    const zinf_segment *first = &plan->segments[step->first_segment];
+    const zinf_instr *instr = &plan->instrs[i];
+
+    if (i < first->first_instr || i >= first->first_instr + first->n_instrs ||
+        instr->queue != ZINF_QUEUE_COMPUTE)
+        return false;
+    return (instr->opcode >= ZINF_OP_RMSNORM_FORWARD && instr->opcode <= ZINF_OP_SWIGLU_BACKWARD &&
+            instr->opcode != ZINF_OP_GELU_FORWARD) || instr->opcode <= ZINF_OP_EMBEDDING_BACKWARD ||
+           (instr->opcode >= ZINF_OP_CLASSIFIER_FORWARD && instr->opcode <= ZINF_OP_LOSS);
+}
+
+static void every_fault_of_a_llama_is_refused_or_harmless(void)
+{
+    zinf_plan good = llama_plan(
+        "micro_batch=1 tiles=1 tiles.qkv=3 tiles.fc=2 tiles.vocab=2 checkpoint_interval=1 "
+        "threads=1 tier.param=nvme tier.grad=host tier.optimizer=nvme tier.checkpoint=host "
+        "prefetch.read=1 prefetch.upload=1");
+    zinf_error err = {0};
+
+    CHECK_MESSAGE(zinf_plan_validate(&good, &err) == ZINF_OK, "%s", err.text);
+    const uint32_t escaped = mutate(&good, "llama", is_of_a_llama);
+    mini_free(&good);
     CHECK_MESSAGE(escaped == 0, "%u harmful mutants were accepted", escaped);
 }
 
@@ -313,5 +441,6 @@ int main(int argc, char **argv)
     (void)argv;
     verbose = argc > 1;
     RUN(every_single_fault_is_refused_or_harmless);
+    RUN(every_fault_of_a_llama_is_refused_or_harmless);
     return check_finish();
 }

@@ -82,9 +82,9 @@ static void write_plan(const char *name, const trainer_model *model, const char 
 
 static void prepare(void)
 {
-    static const trainer_model tiny = {2, 32, 2, 256, 16, 4, "bf16"};
-    static const trainer_model other = {2, 48, 2, 256, 16, 4, "bf16"};
-    static const trainer_model least = {1, 16, 1, 256, 8, 2, "bf16"};
+    static const trainer_model tiny = {2, 32, 2, 256, 16, 4, "bf16", NULL};
+    static const trainer_model other = {2, 48, 2, 256, 16, 4, "bf16", NULL};
+    static const trainer_model least = {1, 16, 1, 256, 8, 2, "bf16", NULL};
 
     write_plan("plan", &tiny, "2");
     write_plan("other", &other, "2");

@@ -76,6 +76,70 @@ static void gelu_backward_is_the_slope_of_forward(void)
         CHECK(fabs(slope(gelu_loss, &x[i]) - dx[i]) <= 1e-3);
 }
 
+static double rmsnorm_loss(void)
+{
+    ref.rmsnorm_forward(&ref, x, w, 0.01, N, C, y, stats);
+    return weighted(r, y, N * C);
+}
+
+static void rmsnorm_backward_is_the_slope_of_forward(void)
+{
+    float dx[N * C], dw[C], residual[N * C], kept_stats[N], scratch[ZINF_REDUCE_CHUNKS * C];
+
+    set(UNIT, ZINF_F32, x, N * C), set(UNIT, ZINF_F32, w, C), set(UNIT, ZINF_F32, r, N * C);
+    set(UNIT, ZINF_F32, residual, N * C);
+    rmsnorm_loss();
+    memcpy(kept_stats, stats, sizeof kept_stats);
+    ref.rmsnorm_backward(&ref, r, true, x, w, kept_stats, residual, N, C, false, dx, dw, scratch);
+    for (int i = 0; i < N * C; i++)
+        CHECK(fabs(slope(rmsnorm_loss, &x[i]) + residual[i] - dx[i]) <= 1e-3);
+    for (int i = 0; i < C; i++)
+        CHECK(fabs(slope(rmsnorm_loss, &w[i]) - dw[i]) <= 1e-3);
+}
+
+enum { F = 7 };
+static float gated[N * 2 * F];
+
+static double swiglu_loss(void)
+{
+    ref.swiglu_forward(&ref, gated, N, F, y);
+    return weighted(r, y, N * F);
+}
+
+static void swiglu_backward_is_the_slope_of_forward(void)
+{
+    float dx[N * 2 * F];
+
+    set(UNIT, ZINF_F32, r, N * F);
+    for (int i = 0; i < N * 2 * F; i++)
+        gated[i] = (float)(4 * draw_unit());
+    ref.swiglu_backward(&ref, gated, r, true, N, F, dx);
+    for (int i = 0; i < N * 2 * F; i++)
+        CHECK(fabs(slope(swiglu_loss, &gated[i]) - dx[i]) <= 2e-3);
+}
+
+enum { TURNED = 3, WIDE = 10, LD = 41 }; /* heads, head dim, elements between tokens */
+static const double frequencies[WIDE / 2] = {1, 0.3, 0.09, 0.027, 0.0081};
+static float tokens_of[6 * LD], turned[6 * LD], rope_weight[6 * LD];
+
+static double rope_loss(void)
+{
+    memcpy(turned, tokens_of, sizeof turned);
+    ref.rope(&ref, frequencies, 2, 3, TURNED, WIDE, LD, false, turned);
+    return weighted(rope_weight, turned, 6 * LD);
+}
+
+static void inverse_rope_is_the_slope_of_forward(void)
+{
+    float d[6 * LD];
+
+    set(UNIT, ZINF_F32, tokens_of, 6 * LD), set(UNIT, ZINF_F32, rope_weight, 6 * LD);
+    memcpy(d, rope_weight, sizeof d);
+    ref.rope(&ref, frequencies, 2, 3, TURNED, WIDE, LD, true, d);
+    for (int i = 0; i < 6 * LD; i++)
+        CHECK(fabs(slope(rope_loss, &tokens_of[i]) - d[i]) <= 1e-3);
+}
+
 enum { BATCH = 2, SEQ = 6, HEADS = 4, D = 3, TOKENS = BATCH * SEQ, OUT = TOKENS * HEADS * D,
        QKV = TOKENS * 3 * HEADS * D };
 static float qkv[QKV], out[OUT], out_weight[OUT], lse[BATCH * HEADS * SEQ];
@@ -141,6 +205,9 @@ int main(void)
 {
     zinf_kernels_ref(&ref, ZINF_F32, 2);
     RUN(layernorm_backward_is_the_slope_of_forward);
+    RUN(rmsnorm_backward_is_the_slope_of_forward);
+    RUN(swiglu_backward_is_the_slope_of_forward);
+    RUN(inverse_rope_is_the_slope_of_forward);
     RUN(gelu_backward_is_the_slope_of_forward);
     RUN(attention_backward_is_the_slope_of_forward);
     RUN(softmax_backward_is_the_slope_of_the_loss_over_tiles);

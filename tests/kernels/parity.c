@@ -394,6 +394,11 @@ static void embedding_has_the_bits_of_the_reference(void)
                                    wpe, cut, vocab - cut, batch, seq, c, false, out);
             for (int64_t i = 0; i < batch * seq * c; i++)
                 CHECK(value(act, out, i) == value(act, want, i));
+            fast.embedding_forward(&fast, tokens, ld, wte, NULL, 0, vocab, batch, seq, c, true,
+                                   out);
+            for (int64_t i = 0; i < batch * seq * c; i++)
+                CHECK(value(act, out, i) ==
+                      value(act, wte, tokens[i / c / seq * ld + i / c % seq] * c + i % c));
             ref.embedding_backward(&ref, tokens, ld, dx, 0, vocab, batch, seq, c, accumulate,
                                    want_dwte);
             fast.embedding_backward(&fast, tokens, ld, dx, 0, cut, batch, seq, c, accumulate,

@@ -25,6 +25,7 @@ static outputs run_all(int threads, size_t shift)
     const size_t size = zinf_dtype_bytes(act), s = shift * 4;
     const uint64_t scratch_bytes = zinf_attention_scratch_bytes(SEQ, D, 8) + (1 << 20);
     const zinf_adam_args args = {1e-3f, .9f, .95f, 1e-8f, .1f, .1f, .05f, 1};
+    static const double frequencies[D / 2] = {1, 0.4, 0.16, 0.06, 0.025, 0.01, 4e-3, 1e-3};
     zinf_kernels t;
     outputs o = {NULL, 0};
     double sum;
@@ -47,6 +48,15 @@ static outputs run_all(int threads, size_t shift)
     keep(&o, y, N * C * size), keep(&o, stats, N * 2 * 4);
     t.layernorm_backward(&t, dy, false, x, dy, stats, NULL, N, C, true, y, f, g, scratch);
     keep(&o, y, N * C * size), keep(&o, f, C * 4), keep(&o, g, C * 4);
+    t.rmsnorm_forward(&t, x, dy, 1e-6, N, C, y, stats);
+    keep(&o, y, N * C * size), keep(&o, stats, N * 4);
+    t.rmsnorm_backward(&t, dy, false, x, dy, stats, NULL, N, C, true, y, f, scratch);
+    keep(&o, y, N * C * size), keep(&o, f, C * 4);
+    memcpy(y, x, LONG * size);
+    t.rope(&t, frequencies, 2, SEQ, H + G, D - 1, (H + 2 * G) * (D - 1), false, y);
+    keep(&o, y, 2 * SEQ * (H + 2 * G) * (D - 1) * size);
+    t.swiglu_forward(&t, x, N, C, y), keep(&o, y, N * C * size);
+    t.swiglu_backward(&t, x, dy, false, N, C, y), keep(&o, y, 2 * N * C * size);
     t.attention_forward(&t, x, 2, SEQ, H, G, D, y, lse, scratch);
     keep(&o, y, 2 * SEQ * H * D * size), keep(&o, lse, 2 * H * SEQ * 4);
     void *dqkv = take_shifted(2 * SEQ * (H + 2 * G) * D * size, s);

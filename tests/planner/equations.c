@@ -2,6 +2,7 @@
  * section 4, Figure 6a) and exact parameter counts of GPT-2.
  */
 #include "planner/equations.h"
+#include "planner/family.h"
 
 #include <math.h>
 
@@ -167,27 +168,43 @@ static zinf_model gpt2(uint64_t layers, uint64_t hidden, uint64_t heads)
 {
     return (zinf_model){.layers = layers, .hidden = hidden, .heads = heads, .kv_heads = heads,
                         .head_dim = hidden / heads, .ffn = 4 * hidden, .vocab = 50257,
-                        .context = 1024};
+                        .context = 1024, .tied_embeddings = true};
 }
 
 static void gpt2_parameters_are_exact(void)
 {
     zinf_model m = gpt2(12, 768, 12);
 
-    CHECK(zinf_gpt2_params(&m) == 124439808);
+    CHECK(zinf_model_params(&m) == 124439808);
     m = gpt2(24, 1024, 16);
-    CHECK(zinf_gpt2_params(&m) == 354823168);
+    CHECK(zinf_model_params(&m) == 354823168);
     m = gpt2(36, 1280, 20);
-    CHECK(zinf_gpt2_params(&m) == 774030080);
+    CHECK(zinf_model_params(&m) == 774030080);
     m = gpt2(48, 1600, 25);
-    CHECK(zinf_gpt2_params(&m) == 1557611200);
+    CHECK(zinf_model_params(&m) == 1557611200);
+}
+
+/* Llama-3.2-1B, Llama-3.1-8B and Qwen2-0.5B, as their publishers count them. */
+static void llama_parameters_are_exact(void)
+{
+    zinf_model m = {.family = "llama", .layers = 16, .hidden = 2048, .heads = 32, .kv_heads = 8,
+                    .head_dim = 64, .ffn = 8192, .vocab = 128256, .tied_embeddings = true};
+
+    CHECK(zinf_model_params(&m) == 1235814400);
+    m = (zinf_model){.family = "llama", .layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8,
+                     .head_dim = 128, .ffn = 14336, .vocab = 128256};
+    CHECK(zinf_model_params(&m) == 8030261248);
+    m = (zinf_model){.family = "llama", .layers = 24, .hidden = 896, .heads = 14, .kv_heads = 2,
+                     .head_dim = 64, .ffn = 4864, .vocab = 151936, .tied_embeddings = true,
+                     .qkv_bias = true};
+    CHECK(zinf_model_params(&m) == 494032768);
 }
 
 static void an_overflowing_count_is_saturated(void)
 {
     zinf_model m = gpt2(UINT64_MAX, 768, 12);
 
-    CHECK(zinf_gpt2_params(&m) == UINT64_MAX);
+    CHECK(zinf_model_params(&m) == UINT64_MAX);
 }
 
 int main(void)
@@ -205,6 +222,7 @@ int main(void)
     RUN(flops_of_both_equations_agree);
     RUN(capacity_bounds_are_figure_6a);
     RUN(gpt2_parameters_are_exact);
+    RUN(llama_parameters_are_exact);
     RUN(an_overflowing_count_is_saturated);
     return check_finish();
 }

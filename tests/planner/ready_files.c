@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "planner/equations.h"
+#include "planner/family.h"
 #include "planner/spec.h"
 #include "tests/check.h"
 
@@ -56,11 +57,15 @@ static void check_model(const char *path, const char *stem)
 
     CHECK_MESSAGE(!zinf_model_read(path, &m, &err), "%s", err.text);
     CHECK_MESSAGE(!strcmp(m.name, stem), "%s is called %s", stem, m.name);
-    double promised = promised_params(stem), exact = (double)zinf_gpt2_params(&m);
+    double promised = promised_params(stem), exact = (double)zinf_model_params(&m);
     double eq1 = zinf_eq1_params((double)m.layers, (double)m.hidden);
     /* The paper names its models by Eq. 1, rounded to two digits; others by all parameters. */
     double params = !strncmp(stem, "paper-", 6) ? eq1 : exact;
-    CHECK_MESSAGE(fabs(params / promised - 1) <= 0.032, "%s has %g parameters", stem, params);
+    /* Llama's are rounded to one digit by their publisher, 1.24 billion to 1. */
+    double tolerance = !strncmp(stem, "llama-3", 7) ? 0.25 : 0.032;
+    CHECK_MESSAGE(fabs(params / promised - 1) <= tolerance, "%s has %g parameters", stem, params);
+    if (strcmp(m.family, "gpt2"))
+        return;
     /* What Eq. 1 leaves out: 13 hd a block, (vocab + context + 2) hd. */
     double rest = 13.0 * (double)m.layers * (double)m.hidden +
         (double)(m.vocab + m.context + 2) * (double)m.hidden;
@@ -70,7 +75,7 @@ static void check_model(const char *path, const char *stem)
 
 static void every_model_is_what_its_name_says(void)
 {
-    CHECK(each_yaml("models", check_model) >= 20);
+    CHECK(each_yaml("models", check_model) >= 25);
 }
 
 static void check_cluster(const char *path, const char *stem)

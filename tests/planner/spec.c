@@ -130,6 +130,31 @@ static void given_values_are_kept(void)
     CHECK(!strcmp(m.schedule, "constant") && m.warmup == 0 && m.steps == 7 && m.min_lr == 0);
 }
 
+static void a_llama_is_read_with_its_defaults(void)
+{
+    static const char text[] =
+        "model: {family: llama, layers: 3, hidden: 36, heads: 6, kv_heads: 3, head_dim: 10,\n"
+        "        vocab: 256, context: 128, tied_embeddings: false%s}\n"
+        "training: {global_batch: 4}\n";
+    char whole[512];
+    zinf_model m;
+    zinf_error err = {0};
+
+    snprintf(whole, sizeof whole, text, "");
+    CHECK_MESSAGE(!zinf_model_parse("t", whole, strlen(whole), &m, &err), "%s", err.text);
+    CHECK(m.kv_heads == 3 && m.head_dim == 10 && !m.tied_embeddings && !m.qkv_bias);
+    CHECK(m.norm_eps == 1e-5 && m.rope_theta == 1e4 && m.rope_scaling.factor == 0);
+    CHECK(m.rope_scaling.original_context == 0);
+    snprintf(whole, sizeof whole, text, ", rope_scaling: {type: llama3, factor: 8}, norm_eps: 1e-6,"
+             " qkv_bias: true, rope_theta: 5e5");
+    CHECK_MESSAGE(!zinf_model_parse("t", whole, strlen(whole), &m, &err), "%s", err.text);
+    CHECK(m.norm_eps == 1e-6 && m.rope_theta == 5e5 && m.qkv_bias);
+    CHECK(m.rope_scaling.factor == 8 && m.rope_scaling.low_freq_factor == 1);
+    CHECK(m.rope_scaling.high_freq_factor == 4 && m.rope_scaling.original_context == 8192);
+    CHECK(!zinf_model_parse("t", small_model, strlen(small_model), &m, &err));
+    CHECK(m.norm_eps == 0 && m.rope_theta == 0 && m.rope_scaling.factor == 0); /* gpt2: none */
+}
+
 static void a_unified_cpu_takes_the_hosts_memory(void)
 {
     static const char text[] =
@@ -389,6 +414,7 @@ int main(int argc, char **argv)
     cases_path = argv[1];
     RUN(defaults_are_filled_in);
     RUN(given_values_are_kept);
+    RUN(a_llama_is_read_with_its_defaults);
     RUN(a_unified_cpu_takes_the_hosts_memory);
     RUN(every_key_of_a_cluster_is_read);
     RUN(sizes_are_exact);

@@ -86,9 +86,9 @@ static char directory[200];
 static zinf_error err;
 
 static zinf_tensor tensors[] = {
-    {"transformer.wte.weight", 37, 5, 0.02, ZINF_INIT_NORMAL, 2},
-    {"transformer.h.0.ln_1.bias", 3, 1, 0, ZINF_INIT_ZERO, 1},
-    {"transformer.h.0.\"odd\"/name", 4, 9, 0, ZINF_INIT_ONE, 2},
+    {"transformer.wte.weight", 37, 5, 0.02, ZINF_INIT_NORMAL, 2, 0},
+    {"transformer.h.0.ln_1.bias", 3, 1, 0, ZINF_INIT_ZERO, 1, 0},
+    {"transformer.h.0.\"odd\"/name", 4, 9, 0, ZINF_INIT_ONE, 2, 0},
 };
 enum { N_TENSORS = 3 };
 static const uint64_t n_elems[N_TENSORS] = {185, 3, 36};
@@ -613,7 +613,7 @@ static void another_model_is_refused_by_its_first_difference(void)
 
 static int fill_small_filesystem(void)
 {
-    zinf_tensor large = {"wte", 8 << 20, 1, 0, 0, 1}; /* 3 x 32 MiB */
+    zinf_tensor large = {"wte", 8 << 20, 1, 0, 0, 1, 0}; /* 3 x 32 MiB */
     zinf_plan plan = make_plan();
     const zinf_progress progress = make_progress(1);
     zinf_checkpoint_writer *w;
@@ -646,7 +646,7 @@ static void a_full_disk_is_refused_before_anything_is_written(void)
 
 static void a_size_beyond_64_bits_is_refused(void)
 {
-    zinf_tensor huge = {"wte", 1ull << 40, 1ull << 40, 0, 0, 2};
+    zinf_tensor huge = {"wte", 1ull << 40, 1ull << 40, 0, 0, 2, 0};
     zinf_plan plan = make_plan();
     const zinf_progress progress = make_progress(1);
     zinf_checkpoint_writer *w;

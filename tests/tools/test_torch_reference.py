@@ -50,6 +50,20 @@ def the_stored_numbers_are_what_pytorch_gives():
         assert close(new[name], old[name]), name
 
 
+def the_stored_llamas_are_what_pytorch_gives():
+    tool = os.path.join(os.path.dirname(TOOL), "torch_llama.py")
+    done = subprocess.run([python_with_torch(), tool, "losses"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with open(os.path.join(os.path.dirname(STORED), "llama_f64.json"), encoding="ascii") as file:
+        new, old = json.loads(done.stdout), json.load(file)
+    assert new.keys() == old.keys()
+    for variant in old.keys() - {"about"}:
+        for row in new[variant]["steps"] + old[variant]["steps"]:
+            row["loss_f32"] = row["grad_norm_f32"] = None
+        assert close(new[variant], old[variant]), variant
+        assert all(g["norm"] > 1e-5 for g in old[variant]["gradients_of_step_1"].values())
+
+
 def the_reference_learns_and_clips_some_steps():
     steps = stored()["steps"]
     assert steps[-1]["loss"] < steps[0]["loss"] - 1, steps
@@ -86,5 +100,7 @@ def the_inputs_are_the_same_bytes_every_time():
                         rel_tol=0.05)
 
 
-sys.exit(tap.run([the_stored_numbers_are_what_pytorch_gives, the_reference_learns_and_clips_some_steps,
+sys.exit(tap.run([the_stored_numbers_are_what_pytorch_gives,
+                  the_stored_llamas_are_what_pytorch_gives,
+                  the_reference_learns_and_clips_some_steps,
                   every_gradient_is_there_and_none_is_zero, the_inputs_are_the_same_bytes_every_time]))
