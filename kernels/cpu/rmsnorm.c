@@ -6,10 +6,10 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vec.h"
 
-INLINE void forward(bool bf16, int threads, const void *x, const void *w, float eps, int64_t n,
+INLINE void forward(bool bf16, const void *x, const void *w, float eps, int64_t n,
                     int64_t channels, void *y, float *stats)
 {
-#pragma omp parallel for num_threads(threads) schedule(static) if (n * channels > PARALLEL_FROM)
+#pragma omp for schedule(static)
     for (int64_t row = 0; row < n; row++) {
         const int64_t at = row * channels;
         vf square[2] = {vf_set(0), vf_set(0)};
@@ -33,9 +33,11 @@ static void rmsnorm_forward(const zinf_kernels *self, const void *x, const void 
                             int64_t n, int64_t channels, void *y, float *stats)
 {
     if (self->act == ZINF_BF16)
-        forward(true, self->n_threads, x, w, (float)eps, n, channels, y, stats);
+        TEAM(self->n_threads, n * channels > PARALLEL_FROM,
+             forward(true, x, w, (float)eps, n, channels, y, stats));
     else
-        forward(false, self->n_threads, x, w, (float)eps, n, channels, y, stats);
+        TEAM(self->n_threads, n * channels > PARALLEL_FROM,
+             forward(false, x, w, (float)eps, n, channels, y, stats));
 }
 
 /* One token: adds to this chunk's sum and writes dx. */
@@ -64,12 +66,11 @@ INLINE void backward_row(bool bf16, bool dy_bf16, const void *dy, const void *x,
     }
 }
 
-INLINE void backward(bool bf16, bool dy_bf16, int threads, const void *dy, const void *x,
+INLINE void backward(bool bf16, bool dy_bf16, const void *dy, const void *x,
                      const void *w, const float *stats, const void *residual, int64_t n,
                      int64_t channels, bool accumulate, void *dx, float *dw,
                      float *partial /* [chunks][C] */)
 {
-#pragma omp parallel num_threads(threads) if (n * channels > PARALLEL_FROM)
     {
 #pragma omp for schedule(static)
         for (int64_t chunk = 0; chunk < ZINF_REDUCE_CHUNKS; chunk++) {
@@ -98,14 +99,17 @@ static void rmsnorm_backward(const zinf_kernels *self, const void *dy, bool dy_f
                              void *scratch)
 {
     if (self->act != ZINF_BF16)
-        backward(false, false, self->n_threads, dy, x, w, stats, residual, n, channels,
-                 accumulate, dx, dw, scratch);
+        TEAM(self->n_threads, n * channels > PARALLEL_FROM,
+             backward(false, false, dy, x, w, stats, residual, n, channels,
+                     accumulate, dx, dw, scratch));
     else if (dy_f32)
-        backward(true, false, self->n_threads, dy, x, w, stats, residual, n, channels,
-                 accumulate, dx, dw, scratch);
+        TEAM(self->n_threads, n * channels > PARALLEL_FROM,
+             backward(true, false, dy, x, w, stats, residual, n, channels,
+                     accumulate, dx, dw, scratch));
     else
-        backward(true, true, self->n_threads, dy, x, w, stats, residual, n, channels, accumulate,
-                 dx, dw, scratch);
+        TEAM(self->n_threads, n * channels > PARALLEL_FROM,
+             backward(true, true, dy, x, w, stats, residual, n, channels, accumulate,
+                     dx, dw, scratch));
 }
 
 void LEVEL(zinf_cpu_rmsnorm)(zinf_kernels *table)

@@ -21,13 +21,12 @@ INLINE void rotate(bool bf16, const float *cosine, const float *sine, int64_t at
     }
 }
 
-INLINE void turn(bool bf16, int threads, const double *frequencies, int64_t batch, int64_t seq,
+INLINE void turn(bool bf16, const double *frequencies, int64_t batch, int64_t seq,
                  int64_t heads, int64_t head_dim, int64_t ldx, bool inverse, void *x)
 {
     const int64_t half = head_dim / 2;
 
-#pragma omp parallel for num_threads(threads) schedule(static)                                   \
-    if (batch * seq * heads * head_dim > PARALLEL_FROM)
+#pragma omp for schedule(static)
     for (int64_t t = 0; t < seq; t++)
         for (int64_t first = 0; first < half; first += PAIRS) {
             const int64_t n = half - first < PAIRS ? half - first : PAIRS;
@@ -49,9 +48,11 @@ static void rope(const zinf_kernels *self, const double *frequencies, int64_t ba
                  int64_t heads, int64_t head_dim, int64_t ldx, bool inverse, void *x)
 {
     if (self->act == ZINF_BF16)
-        turn(true, self->n_threads, frequencies, batch, seq, heads, head_dim, ldx, inverse, x);
+        TEAM(self->n_threads, batch * seq * heads * head_dim > PARALLEL_FROM,
+             turn(true, frequencies, batch, seq, heads, head_dim, ldx, inverse, x));
     else
-        turn(false, self->n_threads, frequencies, batch, seq, heads, head_dim, ldx, inverse, x);
+        TEAM(self->n_threads, batch * seq * heads * head_dim > PARALLEL_FROM,
+             turn(false, frequencies, batch, seq, heads, head_dim, ldx, inverse, x));
 }
 
 void LEVEL(zinf_cpu_rope)(zinf_kernels *table)

@@ -12,9 +12,9 @@ INLINE vf sigmoid(vf e)
     return vf_set(1.0f) / (vf_set(1.0f) + e);
 }
 
-INLINE void forward(bool bf16, int threads, const void *x, int64_t n, int64_t width, void *y)
+INLINE void forward(bool bf16, const void *x, int64_t n, int64_t width, void *y)
 {
-#pragma omp parallel for num_threads(threads) schedule(static) if (n * width > PARALLEL_FROM)
+#pragma omp for schedule(static)
     for (int64_t row = 0; row < n; row++)
         for (int64_t c = 0; c < width; c += VL) {
             const int64_t left = width - c, at = 2 * row * width + c;
@@ -28,17 +28,19 @@ static void swiglu_forward(const zinf_kernels *self, const void *x, int64_t n, i
                            void *y)
 {
     if (self->act == ZINF_BF16)
-        forward(true, self->n_threads, x, n, width, y);
+        TEAM(self->n_threads, n * width > PARALLEL_FROM,
+             forward(true, x, n, width, y));
     else
-        forward(false, self->n_threads, x, n, width, y);
+        TEAM(self->n_threads, n * width > PARALLEL_FROM,
+             forward(false, x, n, width, y));
 }
 
-INLINE void backward(bool bf16, bool dy_bf16, int threads, const void *x, const void *dy,
+INLINE void backward(bool bf16, bool dy_bf16, const void *x, const void *dy,
                      int64_t n, int64_t width, void *dx)
 {
     const vf one = vf_set(1.0f);
 
-#pragma omp parallel for num_threads(threads) schedule(static) if (n * width > PARALLEL_FROM)
+#pragma omp for schedule(static)
     for (int64_t row = 0; row < n; row++)
         for (int64_t c = 0; c < width; c += VL) {
             const int64_t left = width - c, at = 2 * row * width + c;
@@ -55,11 +57,14 @@ static void swiglu_backward(const zinf_kernels *self, const void *x, const void 
                             int64_t n, int64_t width, void *dx)
 {
     if (self->act != ZINF_BF16)
-        backward(false, false, self->n_threads, x, dy, n, width, dx);
+        TEAM(self->n_threads, n * width > PARALLEL_FROM,
+             backward(false, false, x, dy, n, width, dx));
     else if (dy_f32)
-        backward(true, false, self->n_threads, x, dy, n, width, dx);
+        TEAM(self->n_threads, n * width > PARALLEL_FROM,
+             backward(true, false, x, dy, n, width, dx));
     else
-        backward(true, true, self->n_threads, x, dy, n, width, dx);
+        TEAM(self->n_threads, n * width > PARALLEL_FROM,
+             backward(true, true, x, dy, n, width, dx));
 }
 
 void LEVEL(zinf_cpu_swiglu)(zinf_kernels *table)
