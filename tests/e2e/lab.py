@@ -183,8 +183,9 @@ def norm(values):
     return math.sqrt(math.fsum(v * v for v in values))
 
 
-# Unit roundoff: the largest relative error of one rounding to nearest.
-UNIT = {"fp32": 2.0**-24, "bf16": 2.0**-9}
+# Unit roundoff: the largest relative error of one rounding to nearest, 2^-p for p bits with the
+# hidden one: 24 in fp32, 8 in bf16.
+UNIT = {"fp32": 2.0**-24, "bf16": 2.0**-8}
 
 
 def gradient_bound(precision, layers, longest=256):
@@ -205,11 +206,12 @@ def gradient_bound(precision, layers, longest=256):
 def flip_bound(layers):
     """What another order of the sums in fp32 makes of bf16 gradients, rounded at the same places.
 
-    A sum that differs by some fp32 units (16) is rounded to the other side, by two units, with a
-    chance of 16 * 2^-24 over 2^-8. The square root of it remains of gradient_bound, which is for
-    each result being rounded anew.
+    A sum that differs by some fp32 units (16) is rounded to the other side, by two units (2^-7,
+    the distance of neighbours), with a chance of 16 * 2^-24 over 2^-7. The square root of it remains of gradient_bound, which is for
+    each result being rounded anew. Only for the same kernels summing in other
+    pieces, where flips are few; between different kernels they cascade: gradient_bound.
     """
-    return 2 * math.sqrt(16 * 2.0**-24 / 2.0**-8) * gradient_bound("bf16", layers)
+    return 2 * math.sqrt(16 * 2.0**-24 / 2.0**-7) * gradient_bound("bf16", layers)
 
 
 def gradients_near(found, expected, bound):
