@@ -10,6 +10,7 @@
 #include "planner/settings.h"
 #include "planner/spec_internal.h"
 #include "runtime/checker.h"
+#include "runtime/files.h"
 
 typedef struct options {
     const char *model, *cluster, *output, *trace, *check, *show, *simulate;
@@ -127,6 +128,10 @@ static zinf_status parse(int argc, char **argv, options *ret, zinf_error *err)
         return zinf_fail(err, ZINF_BAD_INPUT,
                          "a CLUSTER file is missing after \"%.200s\" (zinf-plan --help)",
                          o.model);
+    const zinf_named_file files[] = {{"MODEL", o.model, false}, {"CLUSTER", o.cluster, false},
+                                     {"-o", o.output, true}, {"--trace", o.trace, true}};
+    if (zinf_files_distinct(files, sizeof files / sizeof *files, err) != ZINF_OK)
+        return err->status;
     *ret = o;
     return ZINF_OK;
 }
@@ -218,6 +223,7 @@ int main(int argc, char **argv)
     zinf_error err = {0};
     options o;
 
+    zinf_files_guard_standard();
     if (parse(argc, argv, &o, &err) == ZINF_OK) {
         if (o.help)
             print_help(stdout);

@@ -238,7 +238,9 @@ static void enumerate(pool *p)
     for (unsigned c = 0; c < ZINF_N_CLASSES; c++)
         p->tiers[c] = tiers(p, c);
     p->batches = micro_batches(p);
-    p->intervals = choose(s->checkpoint_interval, intervals, 4, p->model->layers);
+    /* who pins the checkpoints away from the device wants some */
+    const bool some = s->tier[ZINF_CLASS_CHECKPOINT] > ZINF_TIER_DEVICE;
+    p->intervals = choose(s->checkpoint_interval, intervals + some, 4 - some, p->model->layers);
     if (!cpu && d.n_threads > 16)
         d.n_threads = 16; /* host threads of the update queue */
     const choices *t = p->tiers;

@@ -301,10 +301,11 @@ bool write_operand(zinf_checker *c, const zinf_operand *o, unsigned slot, bool r
     if (by_tiles(instr->opcode))
         sums[1] = (uint32_t)operands[1].rows;
     if (content && content->role == ROLE_NONE && o->tier != ZINF_TIER_SCALAR) {
-        if (o->rows == 1 || o->ld == o->cols)
-            made.origin = (int64_t)span.lo;
-        else if (instr->opcode == ZINF_OP_LINEAR_FORWARD && row_of(c, &operands[1], &row))
+        /* a tile's columns begin where its rows of the weight do, also in a matrix of one row */
+        if (instr->opcode == ZINF_OP_LINEAR_FORWARD && row_of(c, &operands[1], &row))
             made.origin = (int64_t)(span.lo - row * zinf_dtype_bytes(o->dtype));
+        else if (o->rows == 1 || o->ld == o->cols)
+            made.origin = (int64_t)span.lo;
         content->batch |= instr->opcode == ZINF_OP_BATCH;
     }
     if (instr->opcode == ZINF_OP_ACCUMULATE) { /* all bytes of the source have one history */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/files.h"
 #include "runtime/options.h"
 #include "runtime/overhead.h"
 #include "runtime/run.h"
@@ -42,6 +43,7 @@ int main(int argc, char **argv)
     zinf_run_options options;
     zinf_error err = {0};
 
+    zinf_files_guard_standard();
     keep_memory_small();
     if (zinf_run_options_parse(argc, argv, &options, &err) == ZINF_OK) {
         if (options.help) {

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/files.h"
+
 typedef enum option_kind { TEXT, COUNT, REAL, CHOICE, NOT_YET, HELP } option_kind;
 
 static const struct option {
@@ -155,9 +157,15 @@ static zinf_status check(const zinf_run_options *o, zinf_error *err)
         return zinf_fail(err, ZINF_BAD_INPUT, "--save-every needs --save DIR");
     if (o->val_every && !o->val)
         return zinf_fail(err, ZINF_BAD_INPUT, "--val-every needs --val VAL");
+    if (o->val && !o->val_batches)
+        return zinf_fail(err, ZINF_BAD_INPUT, "--val-batches 0 validates nothing; give 1 or more, "
+                         "or leave out --val");
     if (o->prompt && !o->sample)
         return zinf_fail(err, ZINF_BAD_INPUT, "--prompt needs --sample N");
-    return ZINF_OK;
+    const zinf_named_file files[] = {{"PLAN", o->plan, false}, {"--data", o->data, false},
+                                     {"--val", o->val, false}, {"--log", o->log, true},
+                                     {"--trace", o->trace, true}};
+    return zinf_files_distinct(files, sizeof files / sizeof *files, err);
 }
 
 zinf_status zinf_run_options_parse(int argc, char **argv, zinf_run_options *ret_options,

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <sys/stat.h>
 
 #include "runtime/checker.h"
@@ -102,6 +103,16 @@ static zinf_status load(session *s, zinf_error *err)
         if (!s->log)
             return zinf_fail(err, ZINF_MACHINE, "cannot create log \"%s\": %s", o->log,
                              strerror(errno));
+    }
+    if (o->trace) { /* written at the end: a bad name must not cost the training */
+        const bool absent = access(o->trace, F_OK) != 0;
+        FILE *trace = fopen(o->trace, "a");
+        if (!trace)
+            return zinf_fail(err, ZINF_MACHINE, "cannot create trace \"%s\": %s", o->trace,
+                             strerror(errno));
+        fclose(trace);
+        if (absent)
+            unlink(o->trace);
     }
     if (s->plan.machine.arena_bytes[ZINF_TIER_NVME] > 0) {
         const zinf_storage_options io = {o->engine, s->plan.decisions.io_block_bytes,

@@ -306,6 +306,53 @@ def mistakes_of_the_user_exit_with_2_and_name_them():
     fails(2, "did you mean", lab.plan_command, model, model, "--set", "tile=3")
 
 
+def no_output_overwrites_an_input_or_another_output():
+    plan, model = lab.plan(MODEL, DEVICE), lab.model(**MODEL)
+    with open(lab.text, "rb") as file:
+        text = file.read()
+    data = lab.file("data", text)
+    link = lab.path("link")
+    os.link(data, link)
+    with open(plan, "rb") as file:
+        whole = file.read()
+    run = [lab.run_command, plan, "--data", data, "--steps", "1"]
+    for words in (["--log", data], ["--trace", data], ["--log", link], ["--log", plan]):
+        done = lab.call(*run, *words, code=2)
+        assert "same file" in done.stderr, done.stderr
+    same = lab.path("same")
+    assert "same file" in lab.call(*run, "--log", same, "--trace", same, code=2).stderr
+    with open(data, "rb") as file:
+        assert file.read() == text
+    with open(plan, "rb") as file:
+        assert file.read() == whole
+    cluster = lab.file("cluster.yaml", lib.CLUSTER_TEXT.format(unified="false",
+                                                               memory="1 GiB").encode())
+    for words in (["-o", model], ["--trace", cluster], ["-o", same, "--trace", same]):
+        done = lab.call(lab.plan_command, model, cluster, *words, code=2)
+        assert "same file" in done.stderr, done.stderr
+
+
+def a_bad_trace_is_found_before_training_and_closed_descriptors_spoil_no_file():
+    plan, saved = lab.plan(MODEL, DEVICE), lab.path("saved")
+    done = lab.call(lab.run_command, plan, "--data", lab.text, "--steps", "1", "--save", saved,
+                    "--trace", os.path.join(lab.path("absent"), "t"), code=4)
+    assert "trace" in done.stderr and "step 1/" not in done.stderr, done.stderr
+    lab.call(lab.run_command, plan, "--data", lab.text, "--val", lab.text, "--val-batches", "0",
+             code=2)
+    log = lab.path("log")
+    subprocess.run(["bash", "-c", '"$0" "$@" <&- >&- 2>&-', lab.run_command, plan, "--data",
+                    lab.text, "--steps", "2", "--log", log], check=False,
+                   env={"OMP_WAIT_POLICY": "passive", **os.environ})
+    with open(log, encoding="utf-8") as file:
+        assert [json.loads(line)["step"] for line in file if "summary" not in line] == [1, 2]
+
+
+def a_sequence_of_one_token_with_tiles_is_planned_and_runs():
+    model = dict(MODEL, sequence=1, heads=1, global_batch=1)
+    plan = lab.plan(model, {**DEVICE, "micro_batch": 1, "tiles": 3})
+    lab.call(lab.run_command, plan, "--data", lab.text, "--steps", "2")
+
+
 def a_plan_that_does_not_fit_exits_with_3():
     path = lab.plan({**MODEL, "hidden": 512}, {**DEVICE, "tiles": 1, "micro_batch": 8},
                     memory="40 MiB", code=3)
@@ -349,5 +396,8 @@ lib.main(lab, [
     validation_happens_when_asked_and_changes_no_step,
     validation_is_the_training_loss_on_the_same_tokens, a_sample_goes_on_from_its_prompt,
     memory_is_what_was_planned, mistakes_of_the_user_exit_with_2_and_name_them,
+    no_output_overwrites_an_input_or_another_output,
+    a_bad_trace_is_found_before_training_and_closed_descriptors_spoil_no_file,
+    a_sequence_of_one_token_with_tiles_is_planned_and_runs,
     a_plan_that_does_not_fit_exits_with_3, a_log_that_cannot_be_written_exits_with_4,
     a_signal_ends_the_run_after_a_step_with_a_checkpoint])

@@ -1,0 +1,36 @@
+/* runtime/files.c - see files.h. */
+#include "runtime/files.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool same(const char *a, const char *b)
+{
+    struct stat x, y;
+
+    if (stat(a, &x) || stat(b, &y))
+        return !strcmp(a, b);
+    return S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+zinf_status zinf_files_distinct(const zinf_named_file *files, size_t n, zinf_error *err)
+{
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < n; k++)
+            if (i != k && files[i].path && files[k].path && files[i].written &&
+                same(files[i].path, files[k].path))
+                return zinf_fail(err, ZINF_BAD_INPUT,
+                                 "%s \"%.300s\" is the same file as %s: it would be overwritten; "
+                                 "give another name", files[i].option, files[i].path,
+                                 files[k].option);
+    return ZINF_OK;
+}
+
+void zinf_files_guard_standard(void)
+{
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDONLY) < 0)
+            return; /* no /dev: nothing better can be done */
+}

@@ -1,0 +1,25 @@
+/* runtime/files.h - what both commands do about the files they are given, before they touch one.
+ */
+#ifndef ZINF_RUNTIME_FILES_H
+#define ZINF_RUNTIME_FILES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "runtime/error.h"
+
+typedef struct zinf_named_file {
+    const char *option; /* as the user knows it: "--log", "MODEL" */
+    const char *path;   /* NULL: not given */
+    bool written;
+} zinf_named_file;
+
+/* BAD_INPUT if a file that will be written is also another of them, by whatever name: an input
+ * would be lost, or one output with the other. Devices and pipes may be named twice. */
+zinf_status zinf_files_distinct(const zinf_named_file *files, size_t n, zinf_error *err);
+
+/* A standard descriptor that is closed would be given to the next file opened, and the product
+ * written into it. Opens /dev/null for reading in its place: writing there still fails. */
+void zinf_files_guard_standard(void);
+
+#endif
