@@ -206,8 +206,8 @@ void zinf_report_explain(FILE *out, const zinf_plan *plan, const zinf_model *mod
                     zinf_text_seconds(p->queue_busy_s[q], a),
                     100 * p->queue_busy_s[q] / p->step_s,
                     p->moved_bytes[q] ? zinf_text_bytes(p->moved_bytes[q], b) : "");
-    fprintf(out, "  FLOP: model (6x, whole attention) %.4g, executed (with recomputation, causal) %.4g\n", p->flops_per_step,
-            p->hardware_flops_per_step);
+    fprintf(out, "  FLOP: model (6x, whole attention) %.4g, executed (recomputation, causal "
+                 "attention) %.4g\n", p->flops_per_step, p->hardware_flops_per_step);
     print_time(out, plan);
 }
 
