@@ -26,7 +26,7 @@ static const struct option {
     {"--steps", "N", COUNT, AT(steps),
      "stop when N optimizer steps are done in all (the plan's; 0 with --sample)"},
     {"--init", "random", TEXT, AT(init), "initial weights: random, from the plan's seed"},
-    {"--save", "DIR", TEXT, AT(save), "write checkpoints there, the last one at the end"},
+    {"--save", "DIR", TEXT, AT(save), "write checkpoints there, the last one at the end; for one training"},
     {"--save-every", "N", COUNT, AT(save_every), "and every N steps (0: at the end only)"},
     {"--resume", "DIR", TEXT, AT(resume), "go on from the last checkpoint there"},
     {"--log", "L.jsonl", TEXT, AT(log), "one JSON object a step, and a summary"},
