@@ -29,7 +29,7 @@ static const struct option {
     {"--save", "DIR", TEXT, AT(save), "write checkpoints there, the last one at the end; for one training"},
     {"--save-every", "N", COUNT, AT(save_every), "and every N steps (0: at the end only)"},
     {"--resume", "DIR", TEXT, AT(resume), "go on from the last checkpoint there"},
-    {"--log", "L.jsonl", TEXT, AT(log), "one JSON object a step, and a summary"},
+    {"--log", "L.jsonl", TEXT, AT(log), "one JSON object a step, and a summary; with --resume an old log goes on"},
     {"--trace", "T.json", TEXT, AT(trace),
      "Chrome trace of the last step, predicted and measured"},
     {"--nvme", "DIR", TEXT, AT(nvme), "directory of the nvme tier"},

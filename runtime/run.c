@@ -106,12 +106,8 @@ static zinf_status load(session *s, zinf_error *err)
         return err->status;
     if (o->save && zinf_checkpoint_claim(o->save, o->resume, &s->place, err))
         return err->status;
-    if (o->log) {
-        s->log = fopen(o->log, "w");
-        if (!s->log)
-            return zinf_fail(err, ZINF_MACHINE, "cannot create log \"%s\": %s", o->log,
-                             strerror(errno));
-    }
+    if (o->log && !o->resume && zinf_log_open(o->log, &s->log, err))
+        return err->status;
     if (o->trace) { /* written at the end: a bad name must not cost the training */
         const bool absent = access(o->trace, F_OK) != 0;
         FILE *trace = fopen(o->trace, "a");
@@ -187,6 +183,21 @@ static zinf_status put_state(void *context, uint32_t tensor, zinf_state_array ar
     return ZINF_OK;
 }
 
+static zinf_status continue_log(session *s, zinf_error *err)
+{
+    const char *path = s->options->log;
+    uint64_t n;
+
+    if (!path)
+        return ZINF_OK;
+    if (zinf_log_continue(path, s->progress.step, &s->log, &n, err))
+        return err->status;
+    if (n)
+        zinf_progress_say(&s->line, "zinf-run: \"%s\": %" PRIu64 " rows after step %" PRIu64
+                          " are dropped: those steps are done again", path, n, s->progress.step);
+    return ZINF_OK;
+}
+
 /* Fresh weights, or a checkpoint's. */
 static zinf_status begin(session *s, zinf_error *err)
 {
@@ -199,7 +210,7 @@ static zinf_status begin(session *s, zinf_error *err)
         return err->status;
     env.state_context = reader;
     env.step = s->progress.step;
-    if (!reserve_place(s, err))
+    if (!reserve_place(s, err) && !continue_log(s, err))
         zinf_executor_run(s->executor, ZINF_PROGRAM_LOAD, &env, err);
     zinf_checkpoint_close(reader);
     if (err->status)
