@@ -37,6 +37,7 @@ typedef struct session {
     zinf_storage *storage;
     zinf_executor *executor;
     zinf_params_hash *hash;
+    zinf_checkpoint_place *place; /* of --save; NULL: none */
     zinf_progress progress; /* where training stands */
     uint64_t steps;         /* where it is to end */
     uint64_t saved_step;    /* of the last checkpoint written here; UINT64_MAX: none */
@@ -67,16 +68,23 @@ static zinf_status open_data(session *s, zinf_error *err)
     return ZINF_OK;
 }
 
-/* Begins a checkpoint and drops it: a directory that cannot take one is found out now, not after
- * the work that it would have kept. */
-static zinf_status try_saving(const session *s, zinf_error *err)
+/* How many checkpoints this run still writes. */
+static uint64_t saves_to_come(const session *s)
 {
-    zinf_checkpoint_writer *writer = NULL;
+    const uint64_t every = s->options->save_every, first = s->progress.step;
+    const uint64_t last = s->steps > first ? s->steps : first;
 
-    if (zinf_checkpoint_create(s->options->save, &s->plan, &s->progress, &writer, err))
-        return err->status;
-    zinf_checkpoint_abandon(writer);
-    return ZINF_OK;
+    if (!every)
+        return 1;
+    return last / every - first / every + (last % every || last == first);
+}
+
+/* A place that cannot take all checkpoints is found out before the work they would keep, and
+ * nobody else can take the space of the next one. */
+static zinf_status reserve_place(session *s, zinf_error *err)
+{
+    return s->place ? zinf_checkpoint_reserve(s->place, &s->plan, &s->progress, saves_to_come(s),
+                                              err) : ZINF_OK;
 }
 
 /* What --trace takes besides the plan's total. */
@@ -162,14 +170,11 @@ static zinf_status open_files(session *s, zinf_error *err)
                                   .plan_hash = s->plan.hash};
     if (!o->resume && open_data(s, err))
         return err->status;
-    if (o->save && s->ranks->collective->rank == 0 && try_saving(s, err))
+    if (o->save && s->ranks->collective->rank == 0 &&
+        zinf_checkpoint_claim(o->save, o->resume, &s->place, err))
         return err->status;
-    if (o->log) {
-        s->log = fopen(o->log, "w");
-        if (!s->log)
-            return zinf_fail(err, ZINF_MACHINE, "cannot create log \"%s\": %s", o->log,
-                             strerror(errno));
-    }
+    if (o->log && !o->resume && zinf_log_open(o->log, &s->log, err))
+        return err->status;
     if (o->trace) { /* written at the end: a bad name must not cost the training */
         const bool absent = access(o->trace, F_OK) != 0;
         FILE *trace = fopen(o->trace, "a");
@@ -198,6 +203,8 @@ static zinf_status open_machine(session *s, zinf_error *err)
         if (warning[0])
             zinf_progress_say(&s->line, "zinf-run: warning: %s", warning);
     }
+    if (!o->resume && reserve_place(s, err)) /* after the nvme tier, which may be on that disk */
+        return err->status;
     const zinf_executor_options options = {
         .backend = zinf_backend_find(s->plan.machine.backend),
         .collective = s->ranks->collective, .storage = s->storage,
@@ -263,11 +270,27 @@ static zinf_status put_state(void *context, uint32_t tensor, zinf_state_array ar
     return ZINF_OK;
 }
 
+static zinf_status continue_log(session *s, zinf_error *err)
+{
+    const char *path = s->options->log;
+    uint64_t n;
+
+    if (!path)
+        return ZINF_OK;
+    if (zinf_log_continue(path, s->progress.step, &s->log, &n, err))
+        return err->status;
+    if (n)
+        zinf_progress_say(&s->line, "zinf-run: \"%s\": %" PRIu64 " rows after step %" PRIu64
+                          " are dropped: those steps are done again", path, n, s->progress.step);
+    return ZINF_OK;
+}
+
 static zinf_status open_checkpoint(session *s, zinf_checkpoint_reader **ret_reader,
                                    zinf_error *err)
 {
     if (zinf_checkpoint_open(s->options->resume, &s->plan, s->ranks->collective->rank,
-                             s->ranks->collective->n_ranks, ret_reader, &s->progress, err))
+                             s->ranks->collective->n_ranks, ret_reader, &s->progress, err) ||
+        reserve_place(s, err) || continue_log(s, err))
         return err->status;
     if (s->progress.seed != s->plan.job.seed)
         zinf_progress_say(&s->line, "zinf-run: warning: the checkpoint was trained with seed %"
@@ -300,6 +323,20 @@ static zinf_status begin(session *s, zinf_error *err)
     return err->status;
 }
 
+/* What a failed save leaves, behind what went wrong. */
+static zinf_status not_saved(const session *s, zinf_error *err)
+{
+    const size_t used = strlen(err->text);
+
+    if (s->saved_step == UINT64_MAX)
+        snprintf(err->text + used, sizeof err->text - used, "; step %" PRIu64 " is not saved",
+                 s->progress.step);
+    else
+        snprintf(err->text + used, sizeof err->text - used, "; step %" PRIu64 " is not saved, "
+                 "\"%s\" has step %" PRIu64, s->progress.step, s->options->save, s->saved_step);
+    return err->status;
+}
+
 /* Rank 0 makes the files, the others open them; then all write what they have, and rank 0 makes it
  * a checkpoint once all is there. */
 static zinf_status open_writer(session *s, zinf_checkpoint_writer **ret_writer, zinf_error *err)
@@ -320,8 +357,7 @@ static zinf_status commit(session *s, zinf_checkpoint_writer **writer, zinf_erro
     uint32_t n;
     uint64_t *totals = zinf_checkpoint_totals(*writer, &n);
 
-    if (zinf_checkpoint_sync(*writer, err))
-        return err->status;
+    zinf_checkpoint_sync(*writer, err);
     if (zinf_ranks_together(s->ranks, err) || zinf_ranks_add(s->ranks, totals, n, err))
         return err->status;
     if (s->ranks->collective->rank == 0) {
@@ -329,7 +365,7 @@ static zinf_status commit(session *s, zinf_checkpoint_writer **writer, zinf_erro
         *writer = NULL;
         zinf_checkpoint_commit(mine, err);
     }
-    return err->status;
+    return zinf_ranks_together(s->ranks, err);
 }
 
 /* Reads all states once: into a checkpoint if `save`, and into the hash of the weights.
@@ -338,6 +374,7 @@ static zinf_status export_state(session *s, bool save, largest *ret_largest, zin
 {
     state_sink sink = {.hash = s->hash, .largest = ret_largest};
     zinf_env env = {.step = s->progress.step, .put = put_state, .state_context = &sink};
+    zinf_error reserving = {0};
     uint32_t n;
     uint64_t *totals = zinf_params_hash_totals(s->hash, &n);
 
@@ -347,13 +384,18 @@ static zinf_status export_state(session *s, bool save, largest *ret_largest, zin
     if (zinf_ranks_together(s->ranks, err) == ZINF_OK && save)
         commit(s, &sink.writer, err);
     zinf_checkpoint_abandon(sink.writer);
-    if (zinf_ranks_together(s->ranks, err) || zinf_ranks_add(s->ranks, totals, n, err))
-        return err->status;
+    if (err->status)
+        return save ? not_saved(s, err) : err->status;
     if (save) {
         s->saved_step = s->progress.step;
         zinf_progress_say(&s->line, "zinf-run: saved step %" PRIu64 " in \"%s\"",
                           s->progress.step, s->options->save);
     }
+    if (save && s->progress.step < s->steps && reserve_place(s, &reserving))
+        zinf_progress_say(&s->line, "zinf-run: warning: the next save will fail unless this "
+                          "changes: %s", reserving.text);
+    if (zinf_ranks_add(s->ranks, totals, n, err))
+        return err->status;
     return zinf_params_hash_digest(s->hash, &s->report.params_hash, err);
 }
 
@@ -620,6 +662,7 @@ zinf_status zinf_run(const zinf_run_options *options, zinf_ranks *ranks,
     zinf_storage_close(s.storage);
     zinf_data_close(s.data);
     zinf_data_close(s.val);
+    zinf_checkpoint_release(s.place);
     if (s.log)
         fclose(s.log);
     zinf_plan_free(&s.plan);
