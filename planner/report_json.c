@@ -90,6 +90,20 @@ static json *memory(const zinf_plan *plan)
     return o;
 }
 
+/* The step if every instruction ran alone. */
+static double serial_s(const zinf_plan *plan)
+{
+    const zinf_program *step = &plan->programs[ZINF_PROGRAM_STEP];
+    double ns = 0;
+
+    for (uint32_t g = 0; g < step->n_segments; g++) {
+        const zinf_segment *segment = &plan->segments[step->first_segment + g];
+        for (uint32_t i = 0; i < segment->n_instrs; i++)
+            ns += (double)segment->count * plan->instrs[segment->first_instr + i].cost_ns;
+    }
+    return ns * 1e-9;
+}
+
 static json *predicted(const zinf_plan *plan)
 {
     const zinf_predicted *p = &plan->predicted;
@@ -101,6 +115,7 @@ static json *predicted(const zinf_plan *plan)
     add_real(o, "tflops_per_device", p->flops_per_step / p->step_s * 1e-12);
     add_real(o, "hardware_tflops_per_device", p->hardware_flops_per_step / p->step_s * 1e-12);
     add_real(o, "mfu", p->flops_per_step / p->step_s / p->peak_flops);
+    add_real(o, "serial_s", serial_s(plan));
     add_text(o, "bound_by", zinf_queue_name(p->bound_by));
     json *queues = add_object(o, "queues");
     for (unsigned q = 0; q < ZINF_N_QUEUES; q++)
