@@ -57,7 +57,7 @@ static const report *train(fault_spec spec, const zinf_storage_ops *engine, bool
     if (!child) {
         const trainer_options options = {.directory = directory, .ops = &fault_ops,
                                          .steps = STEPS, .serial = serial};
-        alarm(SECONDS);
+        alarm(SECONDS * CHECK_SLOWER);
         fault_set(&spec, engine);
         trainer_run(&plan, &options, &shared->outcome);
         shared->n_blocks[0] = fault_n_blocks(false);
@@ -388,7 +388,7 @@ static void regions_that_overlap_are_checked_too(void)
 {
     zinf_error err = {0};
 
-    alarm(SECONDS);
+    alarm(SECONDS * CHECK_SLOWER);
     CHECK_MESSAGE(run_overlapping(UINT64_MAX, &err) == ZINF_OK, "%s", err.text);
     for (uint64_t lost = 0; lost < 4; lost++) {
         memset(&err, 0, sizeof err);
@@ -414,7 +414,7 @@ static const report *train_while(void (*before_step)(unsigned, const char *))
     if (!child) {
         const trainer_options options = {.directory = directory, .steps = STEPS,
                                          .before_step = change};
-        alarm(SECONDS);
+        alarm(SECONDS * CHECK_SLOWER);
         trainer_run(&plan, &options, &shared->outcome);
         _exit(0);
     }
@@ -476,7 +476,7 @@ static void a_long_path_does_not_hide_the_step(void)
     const pid_t child = fork();
     if (!child) {
         const trainer_options options = {.directory = path, .ops = &fault_ops, .steps = STEPS};
-        alarm(SECONDS);
+        alarm(SECONDS * CHECK_SLOWER);
         fault_set(&spec, NULL);
         trainer_run(&plan, &options, &shared->outcome);
         _exit(0);
