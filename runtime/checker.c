@@ -105,7 +105,8 @@ static bool check_instr(zinf_checker *c, const zinf_segment *s)
     enum { D = 1 << ZINF_TIER_DEVICE, H = 1 << ZINF_TIER_HOST, N = 1 << ZINF_TIER_NVME,
            S = 1 << ZINF_TIER_SCALAR };
     static const uint8_t reach[ZINF_N_QUEUES][2] = {
-        [ZINF_QUEUE_COMPUTE] = {D | S, D | S}, [ZINF_QUEUE_COLLECTIVE] = {D | H, D | H},
+        [ZINF_QUEUE_COMPUTE] = {D | S, D | S},
+        [ZINF_QUEUE_COLLECTIVE] = {D | H | S, D | H | S},
         [ZINF_QUEUE_UPLOAD] = {H, D}, [ZINF_QUEUE_DOWNLOAD] = {D, H},
         [ZINF_QUEUE_READ] = {N, D | H}, [ZINF_QUEUE_WRITE] = {D | H, N},
         [ZINF_QUEUE_UPDATE] = {D | H | S, D | H | S}};
@@ -169,8 +170,8 @@ static bool check_regions(zinf_checker *c)
     for (uint32_t u = 0; ok && u < plan->n_units; u++) {
         const zinf_unit *unit = &plan->units[u];
         const zinf_region *regions[3] = {&unit->param, &unit->grad, &unit->optimizer};
-        const uint64_t need[3] = {act * unit->n_elems, 4 * unit->n_elems,
-                                  2 * unit->array_stride + 4 * unit->n_elems};
+        const uint64_t shard = unit->shard_elems;
+        const uint64_t need[3] = {act * shard, 4 * shard, 2 * unit->array_stride + 4 * shard};
         for (int i = 0; ok && i < 3; i++) {
             const zinf_region *r = regions[i];
             const zinf_operand o = {.tier = (uint8_t)r->tier, .value = r->value};
@@ -181,16 +182,26 @@ static bool check_regions(zinf_checker *c)
                 r->offset > plan->machine.arena_bytes[r->tier] - r->bytes)
                 rule = "C1", wrong = "a unit's region is too small or ends beyond the arena";
             else if (r->offset % ZINF_PAGE || r->bytes % ZINF_PAGE ||
-                     unit->array_stride < 4 * unit->n_elems || unit->array_stride % 4)
+                     unit->array_stride < 4 * shard || unit->array_stride % 4)
                 rule = "C2", wrong = "a unit's region is not aligned to pages";
             else if (r->value == ZINF_NONE || c->contents[r->value].role != ROLE_NONE)
                 rule = "C4", wrong = "a unit's region has no value of its own";
             else
-                c->contents[r->value] = (zinf_content){.unit = u, .role = (uint32_t)i + 1};
+                c->contents[r->value] = (zinf_content){
+                    .unit = u, .role = i == 2 ? ROLE_OPTIMIZER : stored_role(plan, i)};
             all[n++] = *r;
             if (rule)
                 ok = refuse(c, rule, ZINF_NONE, ZINF_NONE, &o, r->offset, r->offset + r->bytes,
                             wrong);
+        }
+        const uint32_t whole[2] = {unit->whole_param, unit->whole_grad};
+        for (int i = 0; ok && i < 2 && plan->decisions.ranks > 1; i++) {
+            if (whole[i] >= plan->n_values || c->contents[whole[i]].role != ROLE_NONE)
+                ok = refuse(c, "C4", ZINF_NONE, ZINF_NONE, NULL, 0, 0,
+                            "a gathered unit has no value of its own");
+            else
+                c->contents[whole[i]] = (zinf_content){
+                    .unit = u, .role = i ? ROLE_GRAD : ROLE_PARAM};
         }
     }
     if (ok)
@@ -296,7 +307,7 @@ static bool enter(zinf_checker *c, uint64_t most_work)
     for (uint32_t u = 0; u < plan->n_units; u++)
         c->tallies[u] = (zinf_tally){.step_uses = c->tallies[u].step_uses};
     memset(c->before, 0, sizeof c->before);
-    c->n_losses = c->visits_losses = c->clips = c->batches = 0;
+    c->n_losses = c->visits_losses = c->clips = c->batches = c->loss_sums = 0;
     c->generation = 0;
     for (int q = 0; q < ZINF_N_QUEUES; q++)
         c->next_clock[q] = 1;

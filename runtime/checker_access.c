@@ -23,7 +23,11 @@ static const zinf_region *region_of(const zinf_checker *c, uint32_t value)
         return NULL;
     const zinf_unit *u = &c->plan->units[c->contents[value].unit];
     const unsigned role = c->contents[value].role;
-    return role == ROLE_PARAM ? &u->param : role == ROLE_GRAD ? &u->grad : &u->optimizer;
+    if (role == ROLE_OPTIMIZER)
+        return &u->optimizer;
+    return role == stored_role(c->plan, 0)   ? &u->param
+           : role == stored_role(c->plan, 1) ? &u->grad
+                                             : NULL;
 }
 
 /* The region's first byte, if the operand lies in its own value's region. */
@@ -90,6 +94,12 @@ static bool ordered(zinf_checker *c, const zinf_operand *o, const zinf_hit *hit,
                           hit->hi, "a write that does not wait for the read of its bytes");
     }
     return true;
+}
+
+/* A gradient, whole or a shard. */
+static bool is_grad(const zinf_content *content)
+{
+    return content->role == ROLE_GRAD || content->role == ROLE_GRAD_SHARD;
 }
 
 /* ---- C4: what is read is the value meant, whole and of this iteration ---- */
@@ -202,7 +212,7 @@ static bool right_value(zinf_checker *c, const zinf_operand *o, const zinf_hit *
     if (!first && (copies || scalar) && (copies || cell->value != ZINF_NONE))
         return true;
     if (cell->value != o->value) {
-        const bool grad = writes && content->role == ROLE_GRAD && cell->value == ZINF_NONE;
+        const bool grad = writes && is_grad(content) && cell->value == ZINF_NONE;
         char wrong[160];
         snprintf(wrong, sizeof wrong, "reads bytes that hold %s%.80s%s",
                  cell->value == ZINF_NONE ? "nothing of it" : "\"",
@@ -212,13 +222,13 @@ static bool right_value(zinf_checker *c, const zinf_operand *o, const zinf_hit *
         return refuse(c, grad ? "C7" : "C4", c->index, cell->writer, o, hit->lo, hit->hi,
                       grad ? "adds to a gradient that this step has not begun" : wrong);
     }
-    const bool grad_copy = copies && content->role == ROLE_GRAD; /* sums will tell */
-    const bool sum = grad_copy || (writes && (content->role == ROLE_GRAD || scalar));
+    const bool grad_copy = copies && is_grad(content); /* sums will tell */
+    const bool sum = grad_copy || (writes && (is_grad(content) || scalar));
     if (instr->opcode == ZINF_OP_ACCUMULATE && !sum && cell->generation < c->generation)
         return refuse(c, "C7", c->index, cell->writer, o, hit->lo, hit->hi,
                       "adds what an earlier iteration left, again");
     if (!sum && cell->generation < content->generation)
-        return refuse(c, content->role == ROLE_GRAD ? "C7" : "C4", c->index, cell->writer, o,
+        return refuse(c, is_grad(content) ? "C7" : "C4", c->index, cell->writer, o,
                       hit->lo, hit->hi, "reads an old copy, the value was produced anew since");
     if (writes && !sum && content->role == ROLE_NONE && cell->generation < c->generation)
         return refuse(c, "C4", c->index, cell->writer, o, hit->lo, hit->hi,
@@ -286,7 +296,7 @@ bool write_operand(zinf_checker *c, const zinf_operand *o, unsigned slot, bool r
     zinf_map *map = &c->maps[o->tier];
     const int64_t home = home_of(c, o);
     zinf_content *content = o->value == ZINF_NONE ? NULL : &c->contents[o->value];
-    const bool grad = content && content->role == ROLE_GRAD;
+    const bool grad = content && is_grad(content);
     zinf_cell made = {.value = o->value, .writer = c->index, .writer_queue = instr->queue,
                       .writer_clock = c->next_clock[instr->queue], .dtype = o->dtype,
                       .origin = home};
@@ -308,6 +318,10 @@ bool write_operand(zinf_checker *c, const zinf_operand *o, unsigned slot, bool r
             made.origin = (int64_t)span.lo;
         content->batch |= instr->opcode == ZINF_OP_BATCH;
     }
+    if (instr->opcode == ZINF_OP_ALLGATHER)
+        made.origin = (int64_t)span.lo;
+    if (instr->opcode == ZINF_OP_REDUCE_SCATTER)
+        memcpy(sums, c->scattered, sizeof sums);
     if (instr->opcode == ZINF_OP_ACCUMULATE) { /* all bytes of the source have one history */
         const zinf_map *from = &c->maps[operands[0].tier];
         zinf_map_touch(&c->maps[operands[0].tier], span_of(c, &operands[0], false));
@@ -324,7 +338,9 @@ bool write_operand(zinf_checker *c, const zinf_operand *o, unsigned slot, bool r
             content->generation = made.generation;
         if (grad && !is_copy(instr->opcode) && c->tallies[content->unit].updates)
             return refuse_operand(c, "C7", o, "a gradient written after the unit's update");
-        if (grad && home != ZINF_NO_ORIGIN && !is_copy(instr->opcode) &&
+        if (content->role == ROLE_PARAM_SHARD && instr->opcode == ZINF_OP_ADAM)
+            c->contents[c->plan->units[content->unit].whole_param].generation = made.generation;
+        if (content->role == ROLE_GRAD && home != ZINF_NO_ORIGIN && !is_copy(instr->opcode) &&
             !inside_part(c, o, home, true, &row))
             return refuse_operand(c, "C7", o, "is not whole rows of one tensor of the unit");
     }

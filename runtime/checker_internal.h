@@ -12,7 +12,10 @@
  * do LEAST_WORK, and EACH_WORK more for every visit and unit. A GPT-2 in 128
  * tiles (139,279 instructions) takes less than 400. What needs more is refused, not waited for. */
 enum { UNROLL = 3, GENERATION = 4, MOST_VISITS = 1 << 19, LEAST_WORK = 1 << 22, EACH_WORK = 1024 };
-typedef enum zinf_role { ROLE_NONE, ROLE_PARAM, ROLE_GRAD, ROLE_OPTIMIZER } zinf_role;
+/* PARAM and GRAD are whole units; of one rank they are what its regions hold. */
+typedef enum zinf_role {
+    ROLE_NONE, ROLE_PARAM, ROLE_GRAD, ROLE_OPTIMIZER, ROLE_PARAM_SHARD, ROLE_GRAD_SHARD
+} zinf_role;
 
 /* What is known of a value. */
 typedef struct zinf_content {
@@ -46,11 +49,21 @@ typedef struct zinf_checker {
     uint64_t n_losses;                     /* weighted by the counts of segments */
     int64_t origin;                        /* of the first byte of the operand being read */
     uint32_t cap_pieces, kind, index, visits_losses, losses_before, clips, batches;
+    uint32_t loss_sums;                /* over ranks */
+    uint32_t scattered[2];             /* contributions in what REDUCE_SCATTER has read */
 } zinf_checker;
 
 static inline const zinf_instr *instr_of(const zinf_checker *c, uint32_t i)
 {
     return &c->plan->instrs[i];
+}
+
+/* The role of what a unit's region holds: 0 parameters, 1 gradient. */
+static inline uint32_t stored_role(const zinf_plan *plan, int region)
+{
+    if (plan->decisions.ranks == 1)
+        return region == 0 ? ROLE_PARAM : ROLE_GRAD;
+    return region == 0 ? ROLE_PARAM_SHARD : ROLE_GRAD_SHARD;
 }
 
 static inline bool is_copy(unsigned opcode)

@@ -16,7 +16,8 @@ static bool is_array(zinf_checker *c, const zinf_operand *o, bool reads, uint32_
     const zinf_content *content = o->value == ZINF_NONE ? NULL : &c->contents[o->value];
 
     if (!content || content->role != role || content->unit != unit || o->bytes != bytes ||
-        o->dtype != (role == ROLE_PARAM ? c->plan->job.precision : ZINF_F32))
+        o->dtype != (role == ROLE_PARAM || role == ROLE_PARAM_SHARD ? c->plan->job.precision
+                                                                    : ZINF_F32))
         return refuse_operand(c, "C7", o, "is not the unit's own array, whole");
     zinf_map_touch(map, span_of(c, o, true));
     const zinf_cell *cell = &map->cells[map->hits[0].cell];
@@ -34,7 +35,7 @@ static bool is_state(zinf_checker *c, const zinf_operand *o, bool reads, uint32_
     const zinf_unit *u = &c->plan->units[unit];
 
     for (uint64_t i = 0; i < 3; i++) {
-        if (!is_array(c, &o[i], reads, unit, ROLE_OPTIMIZER, 4 * u->n_elems,
+        if (!is_array(c, &o[i], reads, unit, ROLE_OPTIMIZER, 4 * u->shard_elems,
                       i * u->array_stride))
             return false;
         if (o[i].tier != o[0].tier || o[i].offset != o[0].offset + i * u->array_stride)
@@ -72,6 +73,60 @@ static bool complete(zinf_checker *c, uint32_t unit, const uint32_t sums[2], con
                  "the %s where %" PRIu32 " are due (loops visited %d times at most)", what,
                  c->plan->units[unit].name, sums[i], i ? "operators" : "embedding", want, UNROLL);
         return refuse(c, "C7", c->index, ZINF_NONE, NULL, 0, 0, wrong);
+    }
+    return true;
+}
+
+/* Every scalar read was, or was not, summed over ranks. */
+static bool summed(zinf_checker *c, const zinf_operand *o, bool want)
+{
+    zinf_map *map = &c->maps[o->tier];
+
+    zinf_map_touch(map, span_of(c, o, false));
+    for (uint32_t h = 0; h < map->n_hits; h++) {
+        const uint32_t writer = map->cells[map->hits[h].cell].writer;
+        if (writer == ZINF_NONE || (instr_of(c, writer)->opcode == ZINF_OP_ALLREDUCE) != want)
+            return refuse(c, "C7", c->index, writer, o, map->hits[h].lo, map->hits[h].hi,
+                          want ? "is of this rank alone" : "is summed over ranks twice");
+    }
+    return true;
+}
+
+/* All shards of a unit's parameters, into the value that stands for the whole. */
+static bool gathers(zinf_checker *c, uint32_t unit)
+{
+    const zinf_operand *o = &c->plan->operands[instr_of(c, c->index)->operand0];
+    const zinf_unit *u = &c->plan->units[unit];
+
+    if (o[1].value != u->whole_param || c->plan->decisions.ranks == 1)
+        return refuse_operand(c, "C6", &o[1], "is not the unit's whole");
+    return is_array(c, o, true, unit, ROLE_PARAM_SHARD,
+                    u->shard_elems * zinf_dtype_bytes(c->plan->job.precision), 0);
+}
+
+/* A unit's gradient, padded; what is in its elements counts, its padding must have been zeroed. */
+static bool scatters(zinf_checker *c, uint32_t unit)
+{
+    const zinf_operand *o = &c->plan->operands[instr_of(c, c->index)->operand0];
+    const zinf_unit *u = &c->plan->units[unit];
+    const uint64_t end = 4 * u->n_elems;
+    zinf_operand elements = o[0], padding = o[0];
+
+    if (o[0].value != u->whole_grad || o[1].value != u->grad.value ||
+        o[1].bytes != 4 * u->shard_elems)
+        return refuse_operand(c, "C6", o, "is not the unit's gradient, from whole to shard");
+    elements.bytes = end;
+    if (!sums_of(c, &elements, c->scattered))
+        return false;
+    padding.offset += end;
+    padding.bytes -= end;
+    zinf_map *map = &c->maps[o->tier];
+    if (padding.bytes)
+        zinf_map_touch(map, span_of(c, &padding, true));
+    for (uint32_t h = 0; padding.bytes && h < map->n_hits; h++) {
+        const uint32_t writer = map->cells[map->hits[h].cell].writer;
+        if (writer == ZINF_NONE || instr_of(c, writer)->opcode != ZINF_OP_ZERO)
+            return refuse_operand(c, "C7", o, "has padding that is not zero");
     }
     return true;
 }
@@ -152,8 +207,8 @@ bool check_role(zinf_checker *c)
         if (unit >= plan->n_units ||
             o[1].offset != 8 * ((uint64_t)ZINF_SCALAR_PARTIALS + unit))
             return refuse_operand(c, "C7", &o[1], "is not the slot of the unit it serves");
-        return is_array(c, o, true, unit, ROLE_GRAD, 4 * plan->units[unit].n_elems, 0) &&
-               sums_of(c, o, c->tallies[unit].norm_sums);
+        return is_array(c, o, true, unit, stored_role(plan, 1), 4 * plan->units[unit].shard_elems,
+                        0) && sums_of(c, o, c->tallies[unit].norm_sums);
     case ZINF_OP_CLIP:
         if (c->count != 1 || c->clips++)
             return refuse_operand(c, "C7", o, "the global norm is taken more than once");
@@ -162,7 +217,24 @@ bool check_role(zinf_checker *c)
         for (uint32_t u = 0; u < plan->n_units; u++)
             if (!complete(c, u, c->tallies[u].norm_sums, "the norm"))
                 return false;
-        break;
+        if (plan->decisions.ranks == 1)
+            break;
+        if (c->loss_sums == 0)
+            return refuse_operand(c, "C7", o, "the loss is not yet that of all ranks");
+        return summed(c, o, true);
+    case ZINF_OP_ALLGATHER:
+        return unit < plan->n_units ? gathers(c, unit)
+                                    : refuse_operand(c, "C6", o, "gathers no unit");
+    case ZINF_OP_REDUCE_SCATTER:
+        return unit < plan->n_units ? scatters(c, unit)
+                                    : refuse_operand(c, "C6", o, "scatters no unit");
+    case ZINF_OP_ALLREDUCE:
+        if (o[0].offset == 8 * ZINF_SCALAR_LOSS && o[0].bytes == 8)
+            c->loss_sums++;
+        if (c->count != 1 || o[0].offset != o[1].offset || o[0].value == o[1].value)
+            return refuse_operand(c, "C7", o, "sums of all ranks are values of their own, made "
+                                  "once, in place");
+        return summed(c, o, false);
     case ZINF_OP_ADAM:
         if (!step || unit >= plan->n_units || c->count != 1 || c->tallies[unit].updates++)
             return refuse_operand(c, "C7", o, "a unit is updated once per step, in no loop");
@@ -172,10 +244,11 @@ bool check_role(zinf_checker *c)
         if (instr->attr[0] != plan->units[unit].decays || c->clips == 0 ||
             o[5].offset != 8 * ZINF_SCALAR_NORM)
             return refuse_operand(c, "C7", o, "wrong weight decay or clip factor");
-        return is_array(c, o, true, unit, ROLE_GRAD, 4 * plan->units[unit].n_elems, 0) &&
-               is_state(c, &o[1], true, unit) &&
-               is_array(c, &o[4], false, unit, ROLE_PARAM, plan->units[unit].n_elems *
-                        zinf_dtype_bytes(plan->job.precision), 0) &&
+        return is_array(c, o, true, unit, stored_role(plan, 1), 4 * plan->units[unit].shard_elems,
+                        0) && is_state(c, &o[1], true, unit) &&
+               is_array(c, &o[4], false, unit, stored_role(plan, 0),
+                        plan->units[unit].shard_elems * zinf_dtype_bytes(plan->job.precision),
+                        0) &&
                sums_of(c, o, sums) && complete(c, unit, sums, "the gradient");
     case ZINF_OP_INIT:
     case ZINF_OP_IMPORT:
@@ -237,11 +310,11 @@ bool check_exit(zinf_checker *c)
             (fills || c->kind == ZINF_PROGRAM_STEP || c->kind == ZINF_PROGRAM_SAVE))
             return refuse_unit(c, "C7", unit, "is not updated or moved exactly once");
         if (unit->param.bytes && (!fills || c->contents[unit->param.value].on_entry))
-            ok = region_holds(c, u, &unit->param, 0, act * unit->n_elems, plan->job.precision);
+            ok = region_holds(c, u, &unit->param, 0, act * unit->shard_elems, plan->job.precision);
         for (uint64_t i = 0; ok && i < 3 && unit->optimizer.bytes; i++)
             if (!fills || c->contents[unit->optimizer.value].on_entry)
                 ok = region_holds(c, u, &unit->optimizer, i * unit->array_stride,
-                                  4 * unit->n_elems, ZINF_F32);
+                                  4 * unit->shard_elems, ZINF_F32);
         if (!ok)
             return false;
         if (c->kind == ZINF_PROGRAM_STEP)
@@ -249,6 +322,10 @@ bool check_exit(zinf_checker *c)
         if (forward && c->tallies[u].uses != c->tallies[u].step_uses)
             return refuse_unit(c, "C4", unit, "is not used as in a step");
     }
+    if (plan->decisions.ranks > 1 && !empty && c->loss_sums != 1 &&
+        (c->kind == ZINF_PROGRAM_STEP || c->kind == ZINF_PROGRAM_EVAL))
+        return refuse(c, "C7", ZINF_NONE, ZINF_NONE, NULL, 0, 0,
+                      "the loss is summed over ranks once");
     if (c->kind == ZINF_PROGRAM_EVAL && !empty && c->n_losses != 1)
         return refuse(c, "C7", ZINF_NONE, ZINF_NONE, NULL, 0, 0, "there must be one loss");
     if (c->kind == ZINF_PROGRAM_STEP && !empty &&

@@ -184,7 +184,7 @@ static zinf_status check_region(const zinf_plan *plan, const zinf_unit *unit, co
     if (region->value != ZINF_NONE && region->value >= plan->n_values)
         return REFUSE("unit \"%s\": its %s is value %" PRIu32 " of %" PRIu32, unit->name, what,
                       region->value, plan->n_values);
-    if (plan->decisions.ranks == 1 && region->bytes < need)
+    if (region->bytes < need)
         return REFUSE("unit \"%s\": its %s has %" PRIu64 " bytes, its elements need %" PRIu64,
                       unit->name, what, region->bytes, need);
     return ZINF_OK;
@@ -213,15 +213,23 @@ static zinf_status check_unit(const zinf_plan *plan, const zinf_unit *unit, zinf
         unit->array_stride > MOST_SIZE / 4 || unit->array_stride % 4)
         return REFUSE("unit \"%s\": %" PRIu64 " elements, arrays %" PRIu64 " bytes apart",
                       unit->name, unit->n_elems, unit->array_stride);
-    if (unit->optimizer.bytes && plan->decisions.ranks == 1 &&
-        unit->array_stride < 4 * unit->n_elems)
+    const uint64_t shard = unit->shard_elems, ranks = plan->decisions.ranks;
+    if (shard > MOST_SIZE / 64 || __builtin_mul_overflow(shard, ranks, &at) ||
+        at < unit->n_elems || at > MOST_SIZE / 64 || (ranks == 1 && shard != unit->n_elems))
+        return REFUSE("unit \"%s\": %" PRIu64 " shards of %" PRIu64 " elements are not its %"
+                      PRIu64, unit->name, ranks, shard, unit->n_elems);
+    if (unit->optimizer.bytes && unit->array_stride < 4 * shard)
         return REFUSE("unit \"%s\": master, m and v overlap", unit->name);
+    if ((unit->whole_param != ZINF_NONE && unit->whole_param >= plan->n_values) ||
+        (unit->whole_grad != ZINF_NONE && unit->whole_grad >= plan->n_values))
+        return REFUSE("unit \"%s\": gathered it is value %" PRIu32 " and %" PRIu32 " of %" PRIu32,
+                      unit->name, unit->whole_param, unit->whole_grad, plan->n_values);
     const uint64_t act = zinf_dtype_bytes(plan->job.precision);
-    if (check_region(plan, unit, "param", &unit->param, act * unit->n_elems, err) ||
-        check_region(plan, unit, "grad", &unit->grad, 4 * unit->n_elems, err))
+    if (check_region(plan, unit, "param", &unit->param, act * shard, err) ||
+        check_region(plan, unit, "grad", &unit->grad, 4 * shard, err))
         return err->status;
     return check_region(plan, unit, "optimizer", &unit->optimizer,
-                        2 * unit->array_stride + 4 * unit->n_elems, err);
+                        2 * unit->array_stride + 4 * shard, err);
 }
 
 static zinf_status check_units(const zinf_plan *plan, zinf_error *err)
@@ -273,7 +281,8 @@ static const struct {
     unsigned first, others;
 } tiers_of[ZINF_N_QUEUES] = {
     [ZINF_QUEUE_COMPUTE] = {BIT(DEVICE) | BIT(SCALAR), BIT(DEVICE) | BIT(SCALAR)},
-    [ZINF_QUEUE_COLLECTIVE] = {BIT(DEVICE) | BIT(HOST), BIT(DEVICE) | BIT(HOST)},
+    [ZINF_QUEUE_COLLECTIVE] = {BIT(DEVICE) | BIT(HOST) | BIT(SCALAR),
+                               BIT(DEVICE) | BIT(HOST) | BIT(SCALAR)},
     [ZINF_QUEUE_UPLOAD] = {BIT(HOST), BIT(DEVICE)},
     [ZINF_QUEUE_DOWNLOAD] = {BIT(DEVICE), BIT(HOST)},
     [ZINF_QUEUE_READ] = {BIT(NVME), BIT(HOST) | BIT(DEVICE)},

@@ -229,7 +229,8 @@ static void collective_of_the_wrong_count_is_refused(void)
 {
     FRESH;
     uint32_t i = make_collective(&p, ZINF_OP_REDUCE_SCATTER);
-    p.decisions.ranks = 2;
+    operand(&p, i, 1)->bytes /= 2;
+    operand(&p, i, 1)->cols /= 2;
     check_refused(&p, "C6", "step", i);
 }
 
