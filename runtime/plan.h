@@ -277,6 +277,9 @@ zinf_status zinf_plan_validate(const zinf_plan *plan, zinf_error *err);
 
 void zinf_plan_free(zinf_plan *plan); /* accepts a zeroed plan */
 
+/* Elements of a unit that each rank holds: all of them where there is one rank. */
+uint64_t zinf_unit_shard_elems(const zinf_plan *plan, const zinf_unit *unit);
+
 /* Bytes of the scalar table: what the plan states, at least the slots named above. */
 uint64_t zinf_plan_scalar_bytes(const zinf_plan *plan);
 

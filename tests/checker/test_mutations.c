@@ -76,10 +76,15 @@ static bool duplicate_instr(zinf_plan *plan, uint32_t at)
     uint32_t where[4096];
 
     for (uint32_t i = 0; i < plan->n_instrs; i++)
-        where[i] = i < at ? i : i + 1;
+        where[i] = i < at ? i : i + 1; /* who waited for it waits for the second */
     renumber(plan, where, where, plan->n_instrs);
     memmove(&plan->instrs[at + 1], &plan->instrs[at],
             (plan->n_instrs - at) * sizeof *plan->instrs);
+    zinf_instr *copy = &plan->instrs[at + 1]; /* instructions share no waits */
+    memcpy(&plan->waits[plan->n_waits], &plan->waits[copy->wait0],
+           copy->n_waits * sizeof *plan->waits);
+    copy->wait0 = plan->n_waits;
+    plan->n_waits += copy->n_waits;
     plan->n_instrs++;
     s->n_instrs++;
     for (s++; s < plan->segments + plan->n_segments; s++)
