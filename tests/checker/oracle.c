@@ -12,16 +12,6 @@ typedef struct visit {
     uint32_t clock[ZINF_N_QUEUES]; /* visits of each queue that surely ended before, or self */
 } visit;
 
-static zinf_access access_of(const zinf_instr *instr, unsigned slot)
-{
-    zinf_access access = zinf_operand_access(instr, slot);
-
-    if ((instr->opcode == ZINF_OP_CLASSIFIER || instr->opcode == ZINF_OP_CLASSIFIER_BACKWARD) &&
-        (slot == 4 || slot == 5))
-        access.reads = instr->attr[3] >> (slot - 4) & 1;
-    return access;
-}
-
 /* All instructions of a program in program order. */
 static visit *visits_of(const zinf_plan *plan, uint32_t kind, uint32_t *ret_n)
 {
@@ -103,7 +93,7 @@ static bool conflict(const zinf_plan *plan, const visit *x, const visit *y)
         return false;
     for (uint32_t i = 0; i < a->n_operands; i++)
         for (uint32_t k = 0; k < b->n_operands; k++)
-            if ((access_of(a, i).writes || access_of(b, k).writes) &&
+            if ((zinf_operand_access(a, i).writes || zinf_operand_access(b, k).writes) &&
                 overlap(&plan->operands[a->operand0 + i], x->iteration,
                         &plan->operands[b->operand0 + k], y->iteration))
                 return true;
@@ -229,7 +219,7 @@ static void execute(const zinf_plan *plan, machine *m, const visit *v)
     if (instr->opcode == ZINF_OP_EXPORT)
         m->result += hash; /* in any order */
     for (uint32_t s = 0; s < instr->n_operands; s++) {
-        for (uint64_t k = 0; access_of(instr, s).writes && k < n_bytes(&o[s]); k++) {
+        for (uint64_t k = 0; zinf_operand_access(instr, s).writes && k < n_bytes(&o[s]); k++) {
             uint64_t *byte = byte_of(m, &o[s], v->iteration, k);
             if (letters[s] == 's') {
                 /* garbage; the middle of a large one is far from all others */
@@ -239,7 +229,7 @@ static void execute(const zinf_plan *plan, machine *m, const visit *v)
                 continue;
             }
             const uint64_t token = mix(mix(hash, s), k);
-            if (letters[s] == 'a' && access_of(instr, s).reads)
+            if (letters[s] == 'a' && zinf_operand_access(instr, s).reads)
                 *byte += token; /* sums commute: what is added counts, not the order */
             else
                 *byte = token;
