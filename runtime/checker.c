@@ -36,7 +36,8 @@
  * of memory for every visit, LEAST_WORK more in all. What needs more is refused, not waited for. */
 enum { UNROLL = 3, MOST_VISITS = 1 << 19, LEAST_WORK = 1 << 22, EACH_WORK = 64 };
 #define NO_ORIGIN UINT64_MAX
-#define GRADIENT (ZINF_NONE - 1) /* made of no one tensor: on its way back */
+#define UNKNOWN (UINT64_MAX - 1)
+#define OF_NOTHING UINT64_MAX
 
 typedef enum state { NOTHING, PARAM, GRAD, OPTIMIZER } state;
 
@@ -44,12 +45,12 @@ typedef struct cell { /* what is known of a piece of memory */
     uint64_t origin;   /* address of the first byte of the value, or NO_ORIGIN */
     uint64_t rows, of; /* by tiles: rows of the weight that are in it, of so many */
     uint64_t age;      /* the iteration that produced it, 0: on entry */
+    uint64_t made_of;  /* 256 * the tensor applied last + operators since; or OF_NOTHING */
     uint32_t value;    /* ZINF_NONE: nothing that may be read */
     uint32_t writer, readers[ZINF_N_QUEUES]; /* last write, last reads since, as visits; 0: none */
-    uint32_t made_of;  /* the tensor applied last, ZINF_NONE or GRADIENT */
     uint32_t sums[2];  /* gradient, loss: contributions by operators, by the embedding */
     uint8_t dtype;
-    bool part;         /* this rank's part only */
+    bool back, part;   /* the gradient of what made_of says; this rank's part only */
 } cell;
 
 typedef struct visit {
@@ -70,7 +71,7 @@ typedef struct tally {
 } tally;
 
 typedef struct applied {
-    uint32_t x, bias, residual; /* made_of, tensor, made_of; bias GRADIENT: not known yet */
+    uint64_t x, bias, residual; /* as made_of; x UNKNOWN: no use seen yet */
 } applied;
 
 typedef struct zinf_checker {
@@ -82,21 +83,24 @@ typedef struct zinf_checker {
     applied *uses;        /* [2][n_tensors] by operators, by the embedding */
     uint32_t *stack;      /* [n_tensors] the first of the stack it is in */
     uint64_t *stack_rows; /* [n_tensors] of the stack that begins here */
-    bool *branches;       /* [n_tensors] what was made of it is a residual, too */
+    uint64_t *branches;   /* [n_tensors] where its result is a residual, too: what comes of it */
     uint32_t *latest;     /* [n_instrs] visit */
     visit *visits;        /* from 1; 0 stands for none */
     cell *pieces;         /* [cap_pieces] what is copied */
     uint32_t last[ZINF_N_QUEUES]; /* visit */
     uint64_t work, most_work, age, count, iteration, n_losses; /* n_losses: with loops in full */
-    uint32_t kind, index, now, losses, clips, batches, cap_pieces; /* the last four: as visited */
+    uint64_t logits; /* rows */
+    uint32_t kind, index, now, losses, clips, batches, cap_pieces; /* losses ..: as visited */
     bool exact, sharded; /* the segment is visited in full; there are several ranks */
     /* the instruction visited */
     const zinf_instr *instr;
     const zinf_operand *o;
     const char *links;            /* opcodes.h */
     cell seen[ZINF_MAX_OPERANDS]; /* first piece of each operand read */
-    uint32_t tensor, made_of;     /* stack of its weight; what results are made of */
+    uint32_t tensor;              /* stack of its weight */
     uint64_t row, n_rows;         /* its tile */
+    uint64_t made_of;             /* what results are made of */
+    bool back;
 } zinf_checker;
 
 static bool resizes(unsigned opcode) /* a shard becomes a unit, or a unit a shard */
@@ -245,6 +249,7 @@ static bool place(const zinf_checker *c, uint32_t slot, uint32_t *ret_stack, uin
 static bool ordered(zinf_checker *c, const zinf_operand *o, const cell *x, bool writes)
 {
     const uint32_t *done = c->visits[c->now].done;
+    bool own = x->writer == c->now;
 
     if (x->writer && done[c->plan->instrs[c->visits[x->writer].instr].queue] < x->writer)
         return refuse(c, "C3", x->writer, o, writes ? "two writes that no wait orders"
@@ -252,7 +257,10 @@ static bool ordered(zinf_checker *c, const zinf_operand *o, const cell *x, bool 
     for (int q = 0; writes && q < ZINF_N_QUEUES; q++)
         if (done[q] < x->readers[q])
             return refuse(c, "C3", x->readers[q], o, "a write that waits not for the read");
-    return true;
+        else
+            own |= writes && x->readers[q] == c->now && x->value != o->value;
+    return !own || c->now == 0 || c->instr->opcode == ZINF_OP_ROPE ||
+           refuse(c, "C3", 0, o, "an operand that is written overlaps another one");
 }
 
 /* ---- C4: what is read is the value meant ---- */
@@ -281,8 +289,9 @@ static bool right(zinf_checker *c, uint32_t slot, const cell *x, bool first, boo
     if (x->dtype != o->dtype || x->origin != c->seen[slot].origin)
         return refuse(c, rule, x->writer, o, "reads another element type, or pieces of the value "
                       "that lie at other distances, than was written");
-    if (memcmp(x->sums, c->seen[slot].sums, sizeof x->sums))
-        return refuse(c, "C7", x->writer, o, "parts of it were added to more often than others");
+    if (memcmp(x->sums, c->seen[slot].sums, sizeof x->sums) ||
+        (grad && x->age != c->seen[slot].age))
+        return refuse(c, "C7", x->writer, o, "parts of it were added to more often, or later");
     if (x->rows != x->of && !writes)
         return refuse(c, rule, x->writer, o, "reads what not every tile is in yet");
     if (x->part && (*c->links || opcode == ZINF_OP_CLIP))
@@ -323,61 +332,70 @@ static bool read_operand(zinf_checker *c, uint32_t slot, bool writes)
         x->readers[c->instr->queue] = c->now;
         i = zinf_intervals_next(map, i, hi);
     }
-    if (c->made_of != GRADIENT && (slot == 0 || c->seen[slot].made_of == GRADIENT))
-        c->made_of = c->seen[slot].made_of;
     return !map->failed || no_memory(c);
 }
 
-/* An operator and its weight: see opcodes.h. */
+/* An operator and its weight: see opcodes.h. Sets what its results are made of. */
 static bool check_operator(zinf_checker *c)
 {
     const unsigned opcode = c->instr->opcode;
-    const uint32_t w = (uint32_t)strcspn(c->links, "WA");
-    const bool norm = strchr(c->links, 'N'), embeds = opcode == ZINF_OP_EMBEDDING_FORWARD;
-    const bool back = norm || opcode == ZINF_OP_LINEAR_BACKWARD_WEIGHT;
-    applied use = {ZINF_NONE, ZINF_NONE, ZINF_NONE};
+    const uint32_t w = (uint32_t)strcspn(c->links, "WA"), n_tensors = c->plan->n_tensors;
+    const bool weight = c->links[w], norm = strchr(c->links, 'N') && strchr(c->links, 'R');
+    const bool back = strpbrk(c->links, "CD"), embeds = opcode == ZINF_OP_EMBEDDING_FORWARD;
+    applied use = {OF_NOTHING, OF_NOTHING, OF_NOTHING};
+    uint32_t stack;
     uint64_t row, rows;
 
-    if (!place(c, w, &c->tensor, &c->row, &c->n_rows) || c->tensor == ZINF_NONE ||
-        (c->links[w] == 'A' && c->row != c->instr->attr[0]))
+    if (weight && (!place(c, w, &c->tensor, &c->row, &c->n_rows) || c->tensor == ZINF_NONE ||
+                   (c->links[w] == 'A' && c->row != c->instr->attr[0])))
         return refuse(c, "C4", 0, &c->o[w], "is not whole rows of one stack of tensors");
-    if (role_of(c, &c->o[w]) == PARAM)
+    if (weight && role_of(c, &c->o[w]) == PARAM)
         c->tallies[unit_of(c, &c->o[w])].uses |= embeds ? 2 : 1;
+    c->made_of = weight ? 256 * (uint64_t)c->tensor : c->seen[0].made_of + 1;
     for (uint32_t k = 0; k < c->instr->n_operands; k++) {
         const zinf_operand *o = &c->o[k];
+        const cell *x = &c->seen[k];
         const char link = o->bytes ? c->links[k] : '.';
+        if (x->value != ZINF_NONE && role_of(c, o) == NOTHING && link != 'S' &&
+            x->back != (strchr("CD", link) || (norm && link == 'R')))
+            return refuse(c, "C4", 0, o, "is a gradient, or should be one");
+        if (strchr("NGCD", link) && x->made_of != c->made_of &&
+            opcode != ZINF_OP_POSITION_BACKWARD)
+            return refuse(c, "C4", 0, o, "comes of another operator than this one");
+        if ((link == 'C' || (link == 'R' && !norm)) &&
+            (here(c, o) - x->origin != c->row * zinf_dtype_bytes(o->dtype) ||
+             (o->rows > 1 && o->ld != c->stack_rows[c->tensor])))
+            return refuse(c, "C4", 0, o, "is not the columns that belong to the weight's rows");
         if (strchr("BP", link)) {
-            if (!place(c, k, &use.bias, &row, &rows) ||
-                (use.bias != ZINF_NONE && row != (link == 'B' ? c->row : 0)))
+            if (!place(c, k, &stack, &row, &rows) ||
+                (stack != ZINF_NONE && row != (link == 'B' ? c->row : 0)))
                 return refuse(c, "C4", 0, o, "is not the rows that belong to the weight's");
             if (role_of(c, o) == PARAM)
                 c->tallies[unit_of(c, o)].uses |= 1;
-        } else if (strchr("CR", link) &&
-                   (here(c, o) - c->seen[k].origin != c->row * zinf_dtype_bytes(o->dtype) ||
-                    (o->rows > 1 && o->ld != c->stack_rows[c->tensor]))) {
-            return refuse(c, "C4", 0, o, "is not the columns that belong to the weight's rows");
-        } else if (link == 'N' && c->seen[k].made_of != c->tensor) {
-            return refuse(c, "C4", 0, &c->o[w], "is not the weight its statistics were made with");
+            use.bias = stack;
         }
-        if (link == 'X')
-            use.x = c->seen[k].made_of;
-        if (link == 'R')
-            use.residual = c->seen[k].made_of;
+        use.x = link == 'X' ? x->made_of : use.x;
+        use.residual = link == 'R' ? x->made_of : use.residual;
     }
-    if (opcode == ZINF_OP_LINEAR_FORWARD && use.residual < c->plan->n_tensors)
-        c->branches[use.residual] = true;
-    applied *known = &c->uses[c->tensor + embeds * c->plan->n_tensors];
-    if ((strchr(c->links, 'X') || embeds) && !back && known->bias == GRADIENT)
+    applied *known = &c->uses[c->tensor + embeds * n_tensors];
+    if (opcode == ZINF_OP_POSITION_BACKWARD) /* added to the embedding of tokens */
+        return c->uses[c->seen[0].made_of / 256 % n_tensors + n_tensors].bias == c->tensor ||
+               refuse(c, "C4", 0, c->o, "comes of another operator than this one");
+    if (weight && !back && known->x == UNKNOWN) {
         *known = use;
-    if ((strchr(c->links, 'X') && known->x != use.x) ||
-        (!back && (strchr(c->links, 'X') || embeds) && memcmp(known, &use, sizeof use)))
+        if (use.residual / 256 < n_tensors)
+            c->branches[use.residual / 256] = c->made_of;
+    }
+    if (weight && ((strchr(c->links, 'X') && known->x != use.x) ||
+                   (!back && memcmp(known, &use, sizeof use))))
         return refuse(c, "C4", 0, &c->o[w], "is applied to another input, or with another bias or "
                       "residual, than elsewhere");
-    if (norm && (use.residual != ZINF_NONE) != (use.x < c->plan->n_tensors && c->branches[use.x]))
-        return refuse(c, "C7", 0, &c->o[w], "what it normalised is a residual, too, or is not: its "
-                      "gradient has a part too few or too many");
-    if (c->made_of != GRADIENT)
-        c->made_of = c->tensor;
+    if (norm && use.residual != (use.x / 256 < n_tensors ? c->branches[use.x / 256] : OF_NOTHING))
+        return refuse(c, "C4", 0, &c->o[w], "what it normalised is a residual, too, or is not: its "
+                      "gradient has a part too few, too many or another one");
+    c->back = back;
+    if (back)
+        c->made_of = weight ? known->x : c->seen[0].made_of;
     return true;
 }
 
@@ -443,10 +461,11 @@ static bool check_role(zinf_checker *c)
         return c->kind != ZINF_PROGRAM_STEP || o->rows == batch * plan->decisions.accumulation ||
                refuse(c, "C7", 0, o, "is not every micro-batch of the step");
     case ZINF_OP_ROPE:
-        return ((c->seen[0].made_of == GRADIENT) == c->instr->attr[1] && o->value != o[1].value) ||
+        c->made_of += c->back ? UINT64_MAX : 1;
+        return (c->back == c->instr->attr[1] && o->value != o[1].value) ||
                refuse(c, "C4", 0, o, "is turned the wrong way, or no value of its own then");
     case ZINF_OP_LOGITS:
-        c->losses += c->row + c->n_rows == c->stack_rows[c->tensor];
+        c->logits += c->n_rows;
         return true;
     case ZINF_OP_LOSS:
         c->losses++;
@@ -518,7 +537,7 @@ static bool claim(zinf_checker *c, const zinf_operand *o, uint64_t lo, uint64_t 
         if (!ordered(c, o, x, true))
             return false;
         if (made->of && c->row && (x->value != o->value || x->rows != c->row || x->age != c->age ||
-                                   x->made_of != made->made_of))
+                                   x->made_of != made->made_of || x->back != made->back))
             return refuse(c, "C4", x->writer, o, "does not continue the tile before it");
     }
     i = zinf_intervals_merge(map, lo, hi);
@@ -538,7 +557,7 @@ static bool write_operand(zinf_checker *c, uint32_t slot, bool adds)
     const cell *old = &c->seen[slot], *from = &c->seen[0];
     uint64_t lo = here(c, o), hi = lo + o->bytes;
     cell made = {.value = o->value, .writer = c->now, .age = c->age, .dtype = o->dtype,
-                 .made_of = c->made_of};
+                 .made_of = c->made_of, .back = c->back};
 
     if (link == 'S' && adds != (c->row > 0))
         return refuse(c, "C4", 0, o, "must be begun by the first tile, and added to by the others");
@@ -552,8 +571,10 @@ static bool write_operand(zinf_checker *c, uint32_t slot, bool adds)
         made.rows = c->row + c->n_rows;
         made.of = width;
     }
-    if (slot >= 4 && (opcode == ZINF_OP_CLASSIFIER || opcode == ZINF_OP_CLASSIFIER_BACKWARD))
-        made.made_of = GRADIENT;
+    if (slot >= 4 && (opcode == ZINF_OP_CLASSIFIER || opcode == ZINF_OP_CLASSIFIER_BACKWARD)) {
+        made.made_of = from->made_of;
+        made.back = true;
+    }
     made.origin = o->tier == ZINF_TIER_SCALAR ? 0 : adds ? old->origin : lo;
     made.part = c->sharded && (role == PARAM || role == OPTIMIZER || opcode == ZINF_OP_LOSS ||
                                opcode == ZINF_OP_SUM_OF_SQUARES);
@@ -654,14 +675,15 @@ static bool run(zinf_checker *c, const zinf_segment *s, uint32_t first_visit)
     c->instr = instr;
     c->o = &c->plan->operands[instr->operand0];
     c->links = zinf_opcode_get(instr->opcode)->links;
-    c->made_of = ZINF_NONE;
     c->tensor = 0;
     for (uint32_t k = 0; k < instr->n_operands; k++) {
         const zinf_access access = zinf_operand_access(instr, k);
-        c->seen[k] = (cell){.value = ZINF_NONE, .made_of = ZINF_NONE};
+        c->seen[k] = (cell){.value = ZINF_NONE, .made_of = OF_NOTHING};
         if (c->o[k].bytes && access.reads && !read_operand(c, k, access.writes))
             return false;
     }
+    c->made_of = c->seen[0].made_of;
+    c->back = c->seen[0].back;
     if ((*c->links && !check_operator(c)) || !check_role(c) ||
         (copies(instr->opcode) && !copy(c)))
         return false;
@@ -677,7 +699,7 @@ static bool run(zinf_checker *c, const zinf_segment *s, uint32_t first_visit)
 /* Regions as every program finds them. */
 static bool enter(zinf_checker *c)
 {
-    const cell nothing = {.value = ZINF_NONE, .made_of = ZINF_NONE};
+    const cell nothing = {.value = ZINF_NONE, .made_of = OF_NOTHING};
 
     for (int t = 0; t < ZINF_N_TIERS; t++)
         if (!zinf_intervals_init(&c->maps[t], sizeof nothing, &nothing))
@@ -688,7 +710,7 @@ static bool enter(zinf_checker *c)
         for (state role = PARAM; role <= OPTIMIZER; role++) {
             const zinf_operand o = region(c, u, role);
             const cell found = {.value = o.value, .origin = o.offset, .part = c->sharded,
-                                .dtype = o.dtype, .made_of = ZINF_NONE};
+                                .dtype = o.dtype, .made_of = OF_NOTHING};
             const state known = role_of(c, &o);
             if (o.bytes == 0)
                 continue;
@@ -748,7 +770,7 @@ static bool leave(zinf_checker *c, bool empty)
     }
     const cell *x = cell_of(c, ZINF_TIER_SCALAR, i);
     if (!empty && (trains || uses) &&
-        (c->batches != 1 || (uses && c->losses != 1) ||
+        (c->batches != 1 || (samples ? c->logits != plan->model.vocab : uses && c->losses != 1) ||
          (trains && c->n_losses != plan->decisions.accumulation) ||
          (!samples && (x->sums[0] != c->losses || x->part))))
         return refuse(c, "C7", 0, NULL, "it must draw one batch and have one loss (or logits) of "
@@ -775,7 +797,7 @@ static bool check_program(zinf_checker *c, uint32_t kind)
     uint64_t total = 1, unrolled = 0;
 
     c->kind = kind;
-    c->work = c->age = c->n_losses = c->now = c->losses = c->clips = c->batches = 0;
+    c->work = c->age = c->n_losses = c->now = c->logits = c->losses = c->clips = c->batches = 0;
     memset(c->last, 0, sizeof c->last);
     memset(c->tallies, 0, c->plan->n_units * sizeof *c->tallies);
     for (uint32_t s = 0; s < program->n_segments; s++) {
@@ -838,7 +860,8 @@ zinf_status zinf_plan_check(const zinf_plan *plan, zinf_error *err)
     for (uint32_t t = 0; ok && t < plan->n_tensors; t++) {
         c.stack[t] = plan->tensors[t].stack_row ? c.stack[t - 1] : t;
         c.stack_rows[c.stack[t]] = plan->tensors[t].stack_row + plan->tensors[t].rows;
-        c.uses[t].bias = c.uses[t + plan->n_tensors].bias = GRADIENT;
+        c.uses[t].x = c.uses[t + plan->n_tensors].x = UNKNOWN;
+        c.branches[t] = OF_NOTHING;
     }
     for (int k = 0; ok && k < ZINF_N_PROGRAMS; k++)
         ok = check_program(&c, order[k]);

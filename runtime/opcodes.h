@@ -6,11 +6,13 @@
  *   access: one letter per slot. r reads, w writes, x reads and writes, a writes, and with
  *           ZINF_FLAG_ACCUMULATE reads too, s scratch (written, then worthless). An upper-case
  *           letter marks a slot that may be absent (bytes 0).
- *   links: "" or one letter per slot, for an operator that applies rows [row, row + n) of a stack of
- *           tensors (a tile of its weight): W the weight or its gradient, A the same where attr0 is
- *           row, X what it is applied to, B a bias along its rows, P another parameter from row 0,
- *           N what was made with the same weight, C columns [row, row + n) of a matrix, R the same
- *           as a residual, M the same written, S a sum over all tiles. Tiles come in order of rows.
+ *   links: "" or one letter per slot of an operator. One that applies a weight works on a tile, rows
+ *           [row, row + n) of a stack of tensors; tiles come in order of rows. W the weight or its
+ *           gradient, A the same where attr0 is row, X what it is applied to, B a bias along its
+ *           rows, P another parameter from row 0, N made with the same weight, M columns
+ *           [row, row + n) of a result, S a result summed over all tiles, R a residual (columns), D
+ *           the gradient of the result, C its columns. One without: F what it is a function of, G
+ *           a result, D a result's gradient. In the backward of a norm R is a gradient.
  *
  * Operands, in slot order, and attributes (attr[0..3]). N = micro_batch * sequence tokens,
  * act = the plan's precision. A matrix operand may be a column range (ld > cols).
@@ -82,24 +84,24 @@
 
 #define ZINF_OPCODES(X)                                                                          \
     X(EMBEDDING_FORWARD, "embedding_forward", "C", "rrRa", ".APS")                               \
-    X(EMBEDDING_BACKWARD, "embedding_backward", "C", "rra", "..A")                               \
-    X(POSITION_BACKWARD, "position_backward", "C", "ra", ".W")                                   \
+    X(EMBEDDING_BACKWARD, "embedding_backward", "C", "rra", ".DA")                               \
+    X(POSITION_BACKWARD, "position_backward", "C", "ra", "DW")                                   \
     X(LAYERNORM_FORWARD, "layernorm_forward", "C", "rrrww", "XWP..")                             \
-    X(LAYERNORM_BACKWARD, "layernorm_backward", "C", "rrrrRwaas", ".XWNR....")                   \
+    X(LAYERNORM_BACKWARD, "layernorm_backward", "C", "rrrrRwaas", "DXWNR....")                   \
     X(RMSNORM_FORWARD, "rmsnorm_forward", "C", "rrww", "XW..")                                   \
-    X(RMSNORM_BACKWARD, "rmsnorm_backward", "C", "rrrrRwas", ".XWNR...")                         \
+    X(RMSNORM_BACKWARD, "rmsnorm_backward", "C", "rrrrRwas", "DXWNR...")                         \
     X(LINEAR_FORWARD, "linear_forward", "C", "rrRRws", "XWBRM.")                                 \
     X(LINEAR_BACKWARD_INPUT, "linear_backward_input", "C", "rras", "CWS.")                       \
     X(LINEAR_BACKWARD_WEIGHT, "linear_backward_weight", "C", "rraAs", "CXWB.")                   \
     X(ROPE, "rope", "C", "rw", "")                                                               \
-    X(ATTENTION_FORWARD, "attention_forward", "C", "rwws", "")                                   \
-    X(ATTENTION_BACKWARD, "attention_backward", "C", "rrrrws", "")                               \
-    X(GELU_FORWARD, "gelu_forward", "C", "rw", "")                                               \
-    X(GELU_BACKWARD, "gelu_backward", "C", "rrw", "")                                            \
-    X(SWIGLU_FORWARD, "swiglu_forward", "C", "rw", "")                                           \
-    X(SWIGLU_BACKWARD, "swiglu_backward", "C", "rrw", "")                                        \
+    X(ATTENTION_FORWARD, "attention_forward", "C", "rwws", "F...")                               \
+    X(ATTENTION_BACKWARD, "attention_backward", "C", "rrrrws", "FGDG..")                         \
+    X(GELU_FORWARD, "gelu_forward", "C", "rw", "F.")                                             \
+    X(GELU_BACKWARD, "gelu_backward", "C", "rrw", "FD.")                                         \
+    X(SWIGLU_FORWARD, "swiglu_forward", "C", "rw", "F.")                                         \
+    X(SWIGLU_BACKWARD, "swiglu_backward", "C", "rrw", "FD.")                                     \
     X(CLASSIFIER_FORWARD, "classifier_forward", "C", "rrrass", "XA.S..")                         \
-    X(CLASSIFIER_BACKWARD, "classifier_backward", "C", "rrrraasss", "XA..S....")                 \
+    X(CLASSIFIER_BACKWARD, "classifier_backward", "C", "rrrraasss", "XA.NS....")                 \
     X(CLASSIFIER, "classifier", "C", "rrrwaasss", "XA.SS....")                                   \
     X(LOSS, "loss", "C", "ra", "")                                                               \
     X(LOGITS, "logits", "C", "rrws", "XWM.")                                                     \
