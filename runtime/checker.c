@@ -39,7 +39,8 @@ enum { UNROLL = 3, MOST_VISITS = 1 << 19, LEAST_WORK = 1 << 22, EACH_WORK = 64 }
 #define UNKNOWN (UINT64_MAX - 1)
 #define OF_NOTHING UINT64_MAX
 
-typedef enum state { NOTHING, PARAM, GRAD, OPTIMIZER } state;
+/* What a value is of a unit. With several ranks its regions hold shards, values of their own. */
+typedef enum state { NOTHING, PARAM, GRAD, OPTIMIZER, PARAM_SHARD, GRAD_SHARD } state;
 
 typedef struct cell { /* what is known of a piece of memory */
     uint64_t origin;   /* address of the first byte of the value, or NO_ORIGIN */
@@ -50,7 +51,7 @@ typedef struct cell { /* what is known of a piece of memory */
     uint32_t writer, readers[ZINF_N_QUEUES]; /* last write, last reads since, as visits; 0: none */
     uint32_t sums[2];  /* gradient, loss: contributions by operators, by the embedding */
     uint8_t dtype;
-    bool back, part;   /* the gradient of what made_of says; this rank's part only */
+    bool back, part;   /* the gradient of what made_of says; a sum of this rank's alone */
 } cell;
 
 typedef struct visit {
@@ -103,14 +104,20 @@ typedef struct zinf_checker {
     bool back;
 } zinf_checker;
 
-static bool resizes(unsigned opcode) /* a shard becomes a unit, or a unit a shard */
-{
-    return opcode == ZINF_OP_ALLGATHER || opcode == ZINF_OP_REDUCE_SCATTER;
-}
-
 static bool copies(unsigned opcode)
 {
-    return opcode >= ZINF_OP_UPLOAD && opcode <= ZINF_OP_BROADCAST && !resizes(opcode);
+    return (opcode >= ZINF_OP_UPLOAD && opcode <= ZINF_OP_COPY) || opcode == ZINF_OP_BROADCAST;
+}
+
+static bool is_grad(state role)
+{
+    return role == GRAD || role == GRAD_SHARD;
+}
+
+/* What a unit's region holds. */
+static state stored(const zinf_checker *c, state role)
+{
+    return !c->sharded || role == OPTIMIZER ? role : role == PARAM ? PARAM_SHARD : GRAD_SHARD;
 }
 
 /* ---- refusals: return false, as every check does that fails ---- */
@@ -172,11 +179,6 @@ static uint32_t unit_of(const zinf_checker *c, const zinf_operand *o)
     return c->contents[o->value].unit;
 }
 
-static uint64_t shard_of(const zinf_checker *c, uint32_t unit)
-{
-    return zinf_unit_shard_elems(c->plan, &c->plan->units[unit]);
-}
-
 static uint64_t here(const zinf_checker *c, const zinf_operand *o)
 {
     return o->offset + o->stride * c->iteration;
@@ -190,7 +192,8 @@ static uint64_t grad_origin(const zinf_checker *c, const zinf_operand *o)
 
     if (o->rows * o->cols == c->plan->units[unit_of(c, o)].n_elems)
         return lo;
-    return home.tier == o->tier && lo >= home.offset && lo - home.offset < home.bytes
+    return home.value == o->value && home.tier == o->tier && lo >= home.offset &&
+                   lo - home.offset < home.bytes
                ? home.offset : NO_ORIGIN;
 }
 
@@ -260,6 +263,7 @@ static bool ordered(zinf_checker *c, const zinf_operand *o, const cell *x, bool 
         else
             own |= writes && x->readers[q] == c->now && x->value != o->value;
     return !own || c->now == 0 || c->instr->opcode == ZINF_OP_ROPE ||
+           c->instr->opcode == ZINF_OP_ALLREDUCE ||
            refuse(c, "C3", 0, o, "an operand that is written overlaps another one");
 }
 
@@ -269,7 +273,7 @@ static bool right(zinf_checker *c, uint32_t slot, const cell *x, bool first, boo
 {
     const zinf_operand *o = &c->o[slot];
     const unsigned opcode = c->instr->opcode;
-    const bool scalar = o->tier == ZINF_TIER_SCALAR, grad = role_of(c, o) == GRAD;
+    const bool scalar = o->tier == ZINF_TIER_SCALAR, grad = is_grad(role_of(c, o));
     const bool fills = c->kind == ZINF_PROGRAM_INIT || c->kind == ZINF_PROGRAM_LOAD;
     const bool back = opcode == ZINF_OP_EMBEDDING_BACKWARD || opcode == ZINF_OP_CLASSIFIER_BACKWARD;
     const char *rule = grad ? "C7" : "C4";
@@ -294,8 +298,9 @@ static bool right(zinf_checker *c, uint32_t slot, const cell *x, bool first, boo
         return refuse(c, "C7", x->writer, o, "parts of it were added to more often, or later");
     if (x->rows != x->of && !writes)
         return refuse(c, rule, x->writer, o, "reads what not every tile is in yet");
-    if (x->part && (*c->links || opcode == ZINF_OP_CLIP))
-        return refuse(c, scalar ? "C7" : rule, x->writer, o, "reads one rank's part of it");
+    if (!writes && scalar && x->part != (c->sharded && opcode == ZINF_OP_ALLREDUCE) && x->writer &&
+        opcode != ZINF_OP_ADAM)
+        return refuse(c, "C7", x->writer, o, "is not summed over ranks, or is already");
     if (first && v->batch && here(c, o) - x->origin != (c->losses - back) * o->bytes)
         return refuse(c, rule, 0, o, "is not the tokens of this micro-batch");
     if (first && v->role == NOTHING && !v->batch && !scalar && here(c, o) != x->origin &&
@@ -316,19 +321,21 @@ static bool read_operand(zinf_checker *c, uint32_t slot, bool writes)
         lo = o->offset;
         hi = lo + o->bytes + o->stride * (c->count - 1);
     }
-    if (resizes(c->instr->opcode) && role_of(c, o) != NOTHING) { /* without the padding */
-        const uint64_t n = c->instr->opcode == ZINF_OP_ALLGATHER
-                               ? shard_of(c, unit_of(c, o)) : c->plan->units[unit_of(c, o)].n_elems;
-        if (n * zinf_dtype_bytes(o->dtype) < o->bytes)
-            hi = lo + n * zinf_dtype_bytes(o->dtype);
-    }
+    const uint64_t padding = c->instr->opcode == ZINF_OP_REDUCE_SCATTER && role_of(c, o) == GRAD
+                                 ? lo + 4 * c->plan->units[unit_of(c, o)].n_elems : UINT64_MAX;
     uint32_t i = zinf_intervals_cut(map, lo, hi);
     if (i != ZINF_NO_INTERVAL)
         c->seen[slot] = *cell_of(c, o->tier, i);
     for (bool first = true; i != ZINF_NO_INTERVAL; first = false) {
         cell *x = cell_of(c, o->tier, i);
-        if (!ordered(c, o, x, false) || !right(c, slot, x, first, writes))
+        if (!ordered(c, o, x, false))
             return false;
+        if (zinf_intervals_lo(map, i) >= padding && x->value == o->value && x->writer &&
+            c->plan->instrs[c->visits[x->writer].instr].opcode == ZINF_OP_ZERO) {
+            /* may lie at any distance */
+        } else if (!right(c, slot, x, first, writes)) {
+            return false;
+        }
         x->readers[c->instr->queue] = c->now;
         i = zinf_intervals_next(map, i, hi);
     }
@@ -401,19 +408,18 @@ static bool check_operator(zinf_checker *c)
 
 /* ---- C7: the state of a unit ---- */
 
-/* The operand is a whole array of the unit that the instruction serves, at byte `at` of its region,
- * and all that this rank has of it. */
+/* The operand is what this rank has of an array of the unit that the instruction serves, all of
+ * it, at byte `at` of the region. */
 static bool is_array(zinf_checker *c, uint32_t slot, state role, uint64_t at)
 {
     const zinf_operand *o = &c->o[slot];
     const cell *x = &c->seen[slot]; /* of no value if it is not read */
 
-    if (role_of(c, o) != role || unit_of(c, o) != c->instr->unit ||
-        o->rows * o->cols != shard_of(c, c->instr->unit) ||
-        (x->value == o->value && x->part != c->sharded) ||
+    if (c->instr->unit >= c->plan->n_units || role_of(c, o) != stored(c, role) ||
+        unit_of(c, o) != c->instr->unit ||
+        o->rows * o->cols != c->plan->units[c->instr->unit].shard_elems ||
         (x->value == o->value && x->origin != NO_ORIGIN && x->origin + at != here(c, o)))
-        return refuse(c, "C7", 0, o, "is not the unit's own array, whole, in its place, summed "
-                      "over all ranks");
+        return refuse(c, "C7", 0, o, "is not the unit's own array, whole and in its place");
     return true;
 }
 
@@ -446,6 +452,17 @@ static bool complete(zinf_checker *c, uint32_t unit, const uint32_t sums[2])
     return true;
 }
 
+/* The loss, which CLIP and the runtime read, is summed over all micro-batches and ranks. */
+static bool loss_is_whole(zinf_checker *c)
+{
+    const zinf_operand o = {.tier = ZINF_TIER_SCALAR, .bytes = 8, .value = ZINF_NONE};
+    const uint32_t i = zinf_intervals_cut(&c->maps[o.tier], 8 * ZINF_SCALAR_LOSS,
+                                          8 * ZINF_SCALAR_LOSS + 8);
+    const cell *x = i == ZINF_NO_INTERVAL ? NULL : cell_of(c, o.tier, i);
+
+    return x && x->sums[0] == c->losses && !x->part;
+}
+
 /* What the opcode demands; after the reads, before the writes. */
 static bool check_role(zinf_checker *c)
 {
@@ -474,11 +491,11 @@ static bool check_role(zinf_checker *c)
                 !c->clips) || refuse(c, "C7", 0, o, "is not every token of a micro-batch into the "
                                      "slot of the loss, before all norms");
     case ZINF_OP_CONVERT:
-        return role_of(c, &o[1]) != PARAM ||
+        return role_of(c, &o[1]) != stored(c, PARAM) ||
                (is_array(c, 1, PARAM, 0) && is_array(c, 0, OPTIMIZER, 0));
     case ZINF_OP_ACCUMULATE:
-        return (role_of(c, &o[1]) == GRAD && o->value == o[1].value &&
-                c->seen[0].part == c->seen[1].part && c->seen[0].age == c->age) ||
+        return (is_grad(role_of(c, &o[1])) && o->value == o[1].value &&
+                c->seen[0].age == c->age) ||
                refuse(c, "C7", 0, o, "is no contribution of this iteration to that gradient");
     case ZINF_OP_SUM_OF_SQUARES:
         if (unit >= plan->n_units || o[1].offset != 8 * ((uint64_t)ZINF_SCALAR_PARTIALS + unit))
@@ -487,6 +504,8 @@ static bool check_role(zinf_checker *c)
         return is_array(c, 0, GRAD, 0);
     case ZINF_OP_CLIP:
         c->clips++;
+        if (!loss_is_whole(c))
+            return refuse(c, "C7", 0, o, "comes before the loss of all ranks");
         if (o[1].offset != 8 * ZINF_SCALAR_NORM || first >= plan->n_units || o->rows != 1 ||
             o->cols > plan->n_units - first || (plan->job.clip > 0 && o->cols != plan->n_units))
             return refuse(c, "C7", 0, o, "is not the norm of all units");
@@ -508,14 +527,15 @@ static bool check_role(zinf_checker *c)
         c->tallies[unit].updates++;
         return is_state(c, 0);
     case ZINF_OP_ALLGATHER:
+        return (is_array(c, 0, PARAM, 0) && o[1].value == plan->units[unit].whole_param) ||
+               refuse(c, "C6", 0, o, "is not a unit's shard into its whole");
     case ZINF_OP_REDUCE_SCATTER:
-        if (o->value != o[1].value || role_of(c, o) == NOTHING ||
-            (c->seen[0].origin != o->offset && c->seen[0].origin != NO_ORIGIN))
-            return refuse(c, "C6", 0, o, "is not a unit, or not whole");
-        /* fall through */
+        return (is_array(c, 1, GRAD, 0) && o->value == plan->units[unit].whole_grad &&
+                (c->seen[0].origin == here(c, o) || c->seen[0].origin == NO_ORIGIN)) ||
+               refuse(c, "C6", 0, o, "is not a unit's gradient, whole, into its shard");
     case ZINF_OP_ALLREDUCE:
-        return c->seen[0].part == (c->sharded && c->instr->opcode != ZINF_OP_REDUCE_SCATTER) ||
-               refuse(c, "C6", 0, o, "is whole already, or only one rank's part");
+        return (o->offset == o[1].offset && o->value != o[1].value) ||
+               refuse(c, "C6", 0, o, "is not summed in place, into a value of its own");
     default:
         return true;
     }
@@ -576,34 +596,29 @@ static bool write_operand(zinf_checker *c, uint32_t slot, bool adds)
         made.back = true;
     }
     made.origin = o->tier == ZINF_TIER_SCALAR ? 0 : adds ? old->origin : lo;
-    made.part = c->sharded && (role == PARAM || role == OPTIMIZER || opcode == ZINF_OP_LOSS ||
-                               opcode == ZINF_OP_SUM_OF_SQUARES);
+    made.part = c->sharded && (opcode == ZINF_OP_LOSS || opcode == ZINF_OP_SUM_OF_SQUARES);
     if (role == OPTIMIZER && !adds) /* INIT, IMPORT: master, m, v */
         made.origin -= slot * c->plan->units[unit_of(c, o)].array_stride;
-    if (role == GRAD) {
-        made.origin = adds ? old->origin : grad_origin(c, o);
-        made.part = adds && old->part;
-        if (opcode == ZINF_OP_ACCUMULATE)
-            memcpy(made.sums, from->sums, sizeof made.sums);
-        else if (opcode != ZINF_OP_ZERO)
-            made.sums[opcode == ZINF_OP_EMBEDDING_BACKWARD]++;
-    }
-    made.sums[0] += opcode == ZINF_OP_LOSS;
+    if (role == GRAD && !adds)
+        made.origin = grad_origin(c, o);
+    if (opcode == ZINF_OP_ACCUMULATE || opcode == ZINF_OP_REDUCE_SCATTER ||
+        opcode == ZINF_OP_ALLREDUCE)
+        memcpy(made.sums, from->sums, sizeof made.sums);
+    else if ((role == GRAD && opcode != ZINF_OP_ZERO) || opcode == ZINF_OP_LOSS)
+        made.sums[opcode == ZINF_OP_EMBEDDING_BACKWARD]++;
     for (int i = 0; i < 2; i++)
         made.sums[i] += adds ? old->sums[i] : 0;
-    if (role == GRAD && adds && c->tallies[unit_of(c, o)].uses == 3 &&
+    if (is_grad(role) && adds && c->tallies[unit_of(c, o)].uses == 3 &&
         made.sums[1] > made.sums[0])
         return refuse(c, "C7", old->writer, o, "adds the embedding's part before the operators'");
-    if (resizes(opcode)) {
-        made = *from;
-        memset(made.readers, 0, sizeof made.readers);
-        made.writer = c->now;
-        made.origin = lo;
-        made.part = c->sharded && opcode == ZINF_OP_REDUCE_SCATTER;
+    if (opcode == ZINF_OP_ALLGATHER) {
+        made.age = from->age; /* no newer than the shard */
     } else if (o->value != ZINF_NONE) {
         c->contents[o->value].age = c->age;
         c->contents[o->value].batch |= opcode == ZINF_OP_BATCH;
     }
+    if (role == PARAM_SHARD) /* what was gathered before is old now */
+        c->contents[c->plan->units[unit_of(c, o)].whole_param].age = c->age;
     return claim(c, o, lo, hi, &made);
 }
 
@@ -639,7 +654,6 @@ static bool copy(zinf_checker *c)
         memset(made.readers, 0, sizeof made.readers);
         made.rows = made.of = 0;
         made.writer = c->now;
-        made.part &= c->instr->opcode != ZINF_OP_ALLREDUCE;
         if (made.origin != NO_ORIGIN && to->tier != ZINF_TIER_SCALAR)
             made.origin += lo - start;
         else if (role_of(c, to) == GRAD)
@@ -709,15 +723,21 @@ static bool enter(zinf_checker *c)
     for (uint32_t u = 0; u < c->plan->n_units; u++) {
         for (state role = PARAM; role <= OPTIMIZER; role++) {
             const zinf_operand o = region(c, u, role);
-            const cell found = {.value = o.value, .origin = o.offset, .part = c->sharded,
-                                .dtype = o.dtype, .made_of = OF_NOTHING};
-            const state known = role_of(c, &o);
+            const zinf_unit *unit = &c->plan->units[u];
+            const cell found = {.value = o.value, .origin = o.offset, .dtype = o.dtype,
+                                .made_of = OF_NOTHING};
+            const uint32_t values[2] = {o.value, role == PARAM  ? unit->whole_param
+                                                 : role == GRAD ? unit->whole_grad : o.value};
             if (o.bytes == 0)
                 continue;
-            if (o.value == ZINF_NONE || (known && (known != role || unit_of(c, &o) != u)))
-                return refuse(c, "C4", 0, &o, "a unit's region has no value of its own");
-            c->contents[o.value].role = role;
-            c->contents[o.value].unit = u;
+            for (int i = 0; i < 2; i++) {
+                content *v = values[i] == ZINF_NONE ? NULL : &c->contents[values[i]];
+                const state what = i ? role : stored(c, role);
+                if (!v || (v->role && (v->role != what || v->unit != u)))
+                    return refuse(c, "C4", 0, &o, "a unit's region has no value of its own");
+                v->role = what;
+                v->unit = u;
+            }
             if (!claim(c, &o, o.offset, o.offset + o.bytes, &found))
                 return false;
         }
@@ -739,7 +759,7 @@ static bool holds(zinf_checker *c, uint32_t unit, state role, uint64_t at, uint6
          i = zinf_intervals_next(map, i, hi)) {
         const cell *x = cell_of(c, o.tier, i);
         if (x->value != o.value || x->origin != origin || x->dtype != o.dtype ||
-            x->age != c->contents[o.value].age || x->part != c->sharded || (fills && !x->writer)) {
+            x->age != c->contents[o.value].age || (fills && !x->writer)) {
             c->index = c->visits[x->writer].instr;
             return refuse(c, "C8", 0, &o, "at the end a unit's region does not hold its state, or "
                           "not the one produced last");
@@ -753,14 +773,11 @@ static bool leave(zinf_checker *c, bool empty)
     const zinf_plan *plan = c->plan;
     const bool trains = c->kind == ZINF_PROGRAM_STEP, samples = c->kind == ZINF_PROGRAM_SAMPLE;
     const bool uses = samples || c->kind == ZINF_PROGRAM_EVAL;
-    const uint32_t i = zinf_intervals_cut(&c->maps[ZINF_TIER_SCALAR], 0, 8);
 
-    if (i == ZINF_NO_INTERVAL)
-        return no_memory(c);
     c->index = ZINF_NONE;
     for (uint32_t u = 0; u < plan->n_units; u++) {
         const zinf_operand o = region(c, u, OPTIMIZER);
-        const uint64_t n = shard_of(c, u), stride = plan->units[u].array_stride;
+        const uint64_t n = plan->units[u].shard_elems, stride = plan->units[u].array_stride;
         if (!empty && c->kind != ZINF_PROGRAM_FLUSH && c->tallies[u].updates != !uses)
             return refuse(c, "C7", 0, &o, "a unit is not updated or moved exactly once");
         if (!holds(c, u, PARAM, 0, n * zinf_dtype_bytes(plan->job.precision)) ||
@@ -768,11 +785,10 @@ static bool leave(zinf_checker *c, bool empty)
             !holds(c, u, OPTIMIZER, 2 * stride, 4 * n))
             return false;
     }
-    const cell *x = cell_of(c, ZINF_TIER_SCALAR, i);
     if (!empty && (trains || uses) &&
         (c->batches != 1 || (samples ? c->logits != plan->model.vocab : uses && c->losses != 1) ||
          (trains && c->n_losses != plan->decisions.accumulation) ||
-         (!samples && (x->sums[0] != c->losses || x->part))))
+         (!samples && !loss_is_whole(c))))
         return refuse(c, "C7", 0, NULL, "it must draw one batch and have one loss (or logits) of "
                       "each micro-batch, summed over all and over all ranks");
     return true;

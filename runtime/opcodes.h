@@ -70,10 +70,15 @@
  *                     r scalars F64 [1][3] as CLIP wrote; attr0 1 if weight decay applies.
  *                     If skip != 0 master, m and v stay as they are.
  * UPLOAD, DOWNLOAD, READ, WRITE, COPY   r src, w dst: contiguous, equal bytes, one value
- * ALLGATHER, REDUCE_SCATTER, ALLREDUCE, BROADCAST   r send, w recv; attr0 root
+ * ALLGATHER           r shard [1][n], w whole [1][ranks * n], any element
+ * REDUCE_SCATTER      r whole F32 [1][ranks * n], w shard F32 [1][n]: the sum over ranks, in an
+ *                     order that depends on the shard and the number of ranks only
+ * ALLREDUCE           r send F64 scalars, w recv: the sum in order of ranks; may be in place
+ * BROADCAST           r send, w recv; attr0 root
  * BATCH               w tokens I32 [A*B][T+1] for the whole step (A accumulation steps); the
  *                     runtime's data position advances
- * INIT, IMPORT        w master, w m, w v F32 [1][n]: fresh values / from the checkpoint (unit)
+ * INIT, IMPORT        w master, w m, w v F32 [1][n]: fresh values / from the checkpoint (unit);
+ *                     n is the unit's shard, its padding zero
  * EXPORT              r master, r m, r v F32 [1][n]: into the checkpoint (unit)
  * ZERO                w dst
  */

@@ -58,8 +58,8 @@ static const shape_rule rules[ZINF_N_OPCODES] = {
     [ZINF_OP_WRITE] = {"", BYTES_SLOTS, ""},
     [ZINF_OP_COPY] = {"", BYTES_SLOTS, ""},
     [ZINF_OP_ALLGATHER] = {"", BYTES_SLOTS, ""},
-    [ZINF_OP_REDUCE_SCATTER] = {"", BYTES_SLOTS, ""},
-    [ZINF_OP_ALLREDUCE] = {"", BYTES_SLOTS, ""},
+    [ZINF_OP_REDUCE_SCATTER] = {"", "f v E|f v O", ""},
+    [ZINF_OP_ALLREDUCE] = {"", "d v E|d v E", ""},
     [ZINF_OP_BROADCAST] = {"", BYTES_SLOTS, ""},
     [ZINF_OP_BATCH] = {"", "i R T+1", ""},
     [ZINF_OP_INIT] = {"", "f v E|f v E|f v E", ""},
@@ -284,6 +284,8 @@ static zinf_status check_meaning(const zinf_plan *plan, uint32_t index,
         break;
     case ZINF_OP_ALLGATHER:
     case ZINF_OP_REDUCE_SCATTER:
+        if (operands[0].dtype != operands[1].dtype)
+            wrong = "its two operands differ in element type";
         want = operands[instr->opcode == ZINF_OP_ALLGATHER ? 0 : 1].bytes;
         if (__builtin_mul_overflow(want, plan->decisions.ranks, &want) ||
             want != operands[instr->opcode == ZINF_OP_ALLGATHER ? 1 : 0].bytes)
@@ -296,7 +298,6 @@ static zinf_status check_meaning(const zinf_plan *plan, uint32_t index,
     case ZINF_OP_READ:
     case ZINF_OP_WRITE:
     case ZINF_OP_COPY:
-    case ZINF_OP_ALLREDUCE:
     case ZINF_OP_BROADCAST:
         if (operands[0].bytes != operands[1].bytes)
             wrong = "its two operands differ in bytes";
@@ -320,8 +321,8 @@ static zinf_status check_meaning(const zinf_plan *plan, uint32_t index,
     case ZINF_OP_EXPORT:
         if (instr->unit >= plan->n_units)
             wrong = "it serves no unit";
-        else if (LETTER('E') != zinf_unit_shard_elems(plan, &plan->units[instr->unit]))
-            wrong = "its operands do not hold exactly the unit's elements";
+        else if (LETTER('E') != plan->units[instr->unit].shard_elems)
+            wrong = "its operands do not hold exactly the unit's shard";
         break;
     case ZINF_OP_POSITION_BACKWARD:
         if (letters->value['T' - 'A'] > letters->value['X' - 'A'])

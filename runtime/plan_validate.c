@@ -24,11 +24,6 @@ static bool ends(const char *text, size_t n)
     return memchr(text, 0, n) != NULL;
 }
 
-uint64_t zinf_unit_shard_elems(const zinf_plan *plan, const zinf_unit *unit)
-{
-    return (unit->n_elems + plan->decisions.ranks - 1) / plan->decisions.ranks;
-}
-
 uint64_t zinf_plan_scalar_bytes(const zinf_plan *plan)
 {
     const uint64_t least = 8 * ((uint64_t)ZINF_SCALAR_PARTIALS + plan->n_units);
@@ -233,10 +228,18 @@ static zinf_status check_unit(const zinf_plan *plan, const zinf_unit *unit, zinf
         unit->array_stride > MOST_SIZE / 4 || unit->array_stride % 4)
         return REFUSE("unit \"%s\": %" PRIu64 " elements, arrays %" PRIu64 " bytes apart",
                       unit->name, unit->n_elems, unit->array_stride);
-    const uint64_t shard = zinf_unit_shard_elems(plan, unit);
-    const uint64_t act = zinf_dtype_bytes(plan->job.precision);
+    const uint64_t shard = unit->shard_elems, ranks = plan->decisions.ranks;
+    if (shard > MOST_SIZE / 64 || __builtin_mul_overflow(shard, ranks, &at) ||
+        at < unit->n_elems || at > MOST_SIZE / 64 || (ranks == 1 && shard != unit->n_elems))
+        return REFUSE("unit \"%s\": %" PRIu64 " shards of %" PRIu64 " elements are not its %"
+                      PRIu64, unit->name, ranks, shard, unit->n_elems);
     if (unit->optimizer.bytes && unit->array_stride < 4 * shard)
         return REFUSE("unit \"%s\": master, m and v overlap", unit->name);
+    if ((unit->whole_param != ZINF_NONE && unit->whole_param >= plan->n_values) ||
+        (unit->whole_grad != ZINF_NONE && unit->whole_grad >= plan->n_values))
+        return REFUSE("unit \"%s\": gathered it is value %" PRIu32 " and %" PRIu32 " of %" PRIu32,
+                      unit->name, unit->whole_param, unit->whole_grad, plan->n_values);
+    const uint64_t act = zinf_dtype_bytes(plan->job.precision);
     if (check_region(plan, unit, "param", &unit->param, act * shard, err) ||
         check_region(plan, unit, "grad", &unit->grad, 4 * shard, err))
         return err->status;
@@ -293,7 +296,8 @@ static const struct {
     unsigned first, others;
 } tiers_of[ZINF_N_QUEUES] = {
     [ZINF_QUEUE_COMPUTE] = {BIT(DEVICE) | BIT(SCALAR), BIT(DEVICE) | BIT(SCALAR)},
-    [ZINF_QUEUE_COLLECTIVE] = {BIT(DEVICE) | BIT(HOST), BIT(DEVICE) | BIT(HOST)},
+    [ZINF_QUEUE_COLLECTIVE] = {BIT(DEVICE) | BIT(HOST) | BIT(SCALAR),
+                               BIT(DEVICE) | BIT(HOST) | BIT(SCALAR)},
     [ZINF_QUEUE_UPLOAD] = {BIT(HOST), BIT(DEVICE)},
     [ZINF_QUEUE_DOWNLOAD] = {BIT(DEVICE), BIT(HOST)},
     [ZINF_QUEUE_READ] = {BIT(NVME), BIT(HOST) | BIT(DEVICE)},

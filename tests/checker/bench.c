@@ -69,7 +69,9 @@ static zinf_plan make(uint32_t n_pairs)
         const uint64_t at = TILES * TILE + t * (uint64_t)STATE;
         zinf_operand state[3], params[2];
         p.parts[t] = (zinf_part){.first_row = M * (uint64_t)t, .n_rows = M};
-        p.units[t] = (zinf_unit){.n_elems = M * K, .array_stride = M * K * 4, .first_part = t,
+        p.units[t] = (zinf_unit){.n_elems = M * K, .shard_elems = M * K,
+                                 .whole_param = PARAM + t, .whole_grad = ZINF_NONE,
+                                 .array_stride = M * K * 4, .first_part = t,
                                  .n_parts = 1,
                                  .param = {t * TILE, TILE, ZINF_TIER_HOST, PARAM + t},
                                  .optimizer = {at, STATE, ZINF_TIER_HOST, OPTIMIZER + t}};

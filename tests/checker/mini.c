@@ -445,8 +445,9 @@ static void add_unit(builder *b, const char *name, uint64_t first, uint64_t rows
         p->tensors[p->n_tensors++] = (zinf_tensor){.rows = all, .cols = MINI_C, .n_dims = 2};
     p->parts[p->n_parts] = (zinf_part){.tensor = p->n_tensors - 1, .first_row = first,
                                        .n_rows = rows};
-    *u = (zinf_unit){.n_elems = rows * MINI_C, .array_stride = rows * MINI_C * 4 + 64,
-                     .first_part = p->n_parts, .n_parts = 1, .decays = 1};
+    *u = (zinf_unit){.n_elems = rows * MINI_C, .shard_elems = rows * MINI_C,
+                     .array_stride = rows * MINI_C * 4 + 64, .first_part = p->n_parts,
+                     .n_parts = 1, .decays = 1};
     snprintf(u->name, sizeof u->name, "%s", name);
     zinf_region *regions[3] = {&u->param, &u->grad, &u->optimizer};
     const zinf_tier tiers[3] = {b->o.param, b->o.grad, b->o.optimizer};
@@ -457,6 +458,8 @@ static void add_unit(builder *b, const char *name, uint64_t first, uint64_t rows
         snprintf(text, sizeof text, "%s %s", name, zinf_class_name((unsigned)i));
         *regions[i] = (zinf_region){buf.offset, buf.bytes, buf.tier, add_value(b, text)};
     }
+    u->whole_param = u->param.value;
+    u->whole_grad = u->grad.value;
     p->n_units++;
     p->n_parts++;
 }

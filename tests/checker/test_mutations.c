@@ -149,6 +149,11 @@ static const trainer_model llama_bias = {1, 16, 2, 24, 8, 2, "bf16",
 static const trainer_model llama_32 = {2, 16, 2, 24, 4, 3, "fp32",
                                        LLAMA(", tied_embeddings: true")};
 
+static const trainer_model gpt2_two = {1, 16, 2, 24, 8, 4, "bf16", NULL};
+static const trainer_model gpt2_ranks = {1, 16, 2, 24, 8, 8, "fp32", NULL};
+static const trainer_model llama_ranks = {1, 16, 2, 24, 8, 3, "bf16",
+                                          LLAMA(", tied_embeddings: false")};
+
 #define TIERS(p, g, o, c) " tier.param=" #p " tier.grad=" #g " tier.optimizer=" #o                \
                           " tier.checkpoint=" #c " "
 static const struct {
@@ -156,43 +161,55 @@ static const struct {
     const trainer_model *model;
     bool unified;
     const char *sets;
+    unsigned ranks; /* 0: one */
 } plans[] = {
     {"gpt2 device", &gpt2_16, true,
      "micro_batch=1 tiles=1 checkpoint_interval=none prefetch.read=0" TIERS(device, device, device,
-                                                                         device)},
+                                                                         device), 1},
     {"gpt2 device accumulated", &gpt2_deep, true,
-     "micro_batch=1 tiles=2 checkpoint_interval=1" TIERS(device, device, device, device)},
+     "micro_batch=1 tiles=2 checkpoint_interval=1" TIERS(device, device, device, device), 1},
     {"gpt2 host", &gpt2_16, false,
-     "micro_batch=1 tiles=1 checkpoint_interval=1 prefetch.upload=0" TIERS(host, host, host, host)},
+     "micro_batch=1 tiles=1 checkpoint_interval=1 prefetch.upload=0" TIERS(host, host, host, host), 1},
     {"gpt2 host fp32", &gpt2_32, false,
-     "micro_batch=1 tiles=2 checkpoint_interval=none prefetch.upload=2" TIERS(host, host, host, host)},
+     "micro_batch=1 tiles=2 checkpoint_interval=none prefetch.upload=2" TIERS(host, host, host, host), 1},
     {"gpt2 nvme", &gpt2_16, false,
      "micro_batch=1 tiles=3 checkpoint_interval=1 prefetch.read=3 prefetch.upload=1"
-     TIERS(nvme, nvme, nvme, nvme)},
+     TIERS(nvme, nvme, nvme, nvme), 1},
     {"gpt2 nvme accumulated", &gpt2_deep, false,
      "micro_batch=1 tiles=1 checkpoint_interval=2 prefetch.read=2 prefetch.upload=2"
-     TIERS(nvme, host, nvme, host)},
+     TIERS(nvme, host, nvme, host), 1},
     {"gpt2 unified nvme", &gpt2_32, true,
-     "micro_batch=1 tiles=2 checkpoint_interval=1 prefetch.read=1" TIERS(nvme, nvme, nvme, nvme)},
+     "micro_batch=1 tiles=2 checkpoint_interval=1 prefetch.read=1" TIERS(nvme, nvme, nvme, nvme), 1},
     {"gpt2 mixed", &gpt2_deep, false,
      "micro_batch=3 tiles=3 checkpoint_interval=2 prefetch.upload=3" TIERS(device, device, host,
-                                                                           host)},
+                                                                           host), 1},
     {"llama device", &llama_16, true,
-     "micro_batch=1 tiles=1 checkpoint_interval=none" TIERS(device, device, device, device)},
+     "micro_batch=1 tiles=1 checkpoint_interval=none" TIERS(device, device, device, device), 1},
     {"llama nvme", &llama_16, false,
      "micro_batch=1 tiles=2 tiles.qkv=3 checkpoint_interval=1 prefetch.read=1 prefetch.upload=1"
-     TIERS(nvme, host, nvme, host)},
+     TIERS(nvme, host, nvme, host), 1},
     {"llama bias", &llama_bias, false,
      "micro_batch=1 tiles=1 tiles.qkv=2 tiles.vocab=3 checkpoint_interval=1 prefetch.read=2"
-     TIERS(host, nvme, nvme, device)},
+     TIERS(host, nvme, nvme, device), 1},
     {"llama fp32 accumulated", &llama_32, false,
      "micro_batch=1 tiles=3 checkpoint_interval=2 prefetch.read=3 prefetch.upload=3"
-     TIERS(nvme, nvme, host, nvme)},
+     TIERS(nvme, nvme, host, nvme), 1},
     {"llama unified", &llama_32, true,
      "micro_batch=3 tiles=2 checkpoint_interval=none prefetch.read=0" TIERS(nvme, device, nvme,
-                                                                         device)},
+                                                                         device), 1},
     {"gpt2 untied", &gpt2_untied, true,
-     "micro_batch=2 tiles=2 checkpoint_interval=1" TIERS(device, nvme, device, device)},
+     "micro_batch=2 tiles=2 checkpoint_interval=1" TIERS(device, nvme, device, device), 1},
+    {"2 ranks device", &gpt2_two, true,
+     "micro_batch=1 tiles=1 checkpoint_interval=none" TIERS(device, device, device, device), 2},
+    {"2 ranks nvme", &gpt2_two, false,
+     "micro_batch=1 tiles=3 checkpoint_interval=1 prefetch.read=1 prefetch.upload=1"
+     TIERS(nvme, host, nvme, host), 2},
+    {"3 ranks llama", &llama_ranks, false,
+     "micro_batch=1 tiles=2 checkpoint_interval=1 prefetch.gather=2"
+     TIERS(host, nvme, host, device), 3},
+    {"4 ranks", &gpt2_ranks, true,
+     "micro_batch=1 tiles=2 checkpoint_interval=1 prefetch.gather=0"
+     TIERS(nvme, device, nvme, device), 4},
 };
 
 static void every_fault_of_a_planners_plan_is_refused_or_changes_no_bit(void)
@@ -204,7 +221,8 @@ static void every_fault_of_a_planners_plan_is_refused_or_changes_no_bit(void)
         char sets[400];
 
         snprintf(sets, sizeof sets, "threads=1 %s", plans[p].sets);
-        CHECK_MESSAGE(!trainer_plan(plans[p].model, plans[p].unified, sets, &good, &err), "%s: %s",
+        CHECK_MESSAGE(!trainer_plan_ranks(plans[p].model, plans[p].unified, plans[p].ranks,
+                                          sets, &good, &err), "%s: %s",
                       plans[p].label, err.text);
         CHECK_MESSAGE(!replay(&good, &good_hash, &err), "%s: %s", plans[p].label, err.text);
         CHECK_MESSAGE(mini_is_ordered(&good), "%s has a race", plans[p].label);

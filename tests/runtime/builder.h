@@ -68,10 +68,12 @@ static inline uint32_t builder_unit(zinf_plan *plan, const char *name, uint32_t 
 
     strcpy(unit->name, name);
     unit->n_elems = n_rows * plan->tensors[tensor].cols;
+    unit->shard_elems = unit->n_elems;
     unit->array_stride = unit->n_elems * 4;
     unit->first_part = plan->n_parts;
     unit->n_parts = 1;
     unit->param.value = unit->grad.value = unit->optimizer.value = ZINF_NONE;
+    unit->whole_param = unit->whole_grad = ZINF_NONE;
     plan->parts[plan->n_parts++] =
         (zinf_part){.tensor = tensor, .first_row = first_row, .n_rows = n_rows};
     return plan->n_units++;
