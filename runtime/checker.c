@@ -483,7 +483,8 @@ static bool check_role(zinf_checker *c)
                refuse(c, "C4", 0, o, "is turned the wrong way, or no value of its own then");
     case ZINF_OP_LOGITS:
         c->logits += c->n_rows;
-        return true;
+        return c->row + c->n_rows == c->logits ||
+               refuse(c, "C4", 0, &o[1], "is not the tile that comes next");
     case ZINF_OP_LOSS:
         c->losses++;
         c->n_losses += c->iteration == 0 ? c->count : 0;
@@ -608,9 +609,6 @@ static bool write_operand(zinf_checker *c, uint32_t slot, bool adds)
         made.sums[opcode == ZINF_OP_EMBEDDING_BACKWARD]++;
     for (int i = 0; i < 2; i++)
         made.sums[i] += adds ? old->sums[i] : 0;
-    if (is_grad(role) && adds && c->tallies[unit_of(c, o)].uses == 3 &&
-        made.sums[1] > made.sums[0])
-        return refuse(c, "C7", old->writer, o, "adds the embedding's part before the operators'");
     if (opcode == ZINF_OP_ALLGATHER) {
         made.age = from->age; /* no newer than the shard */
     } else if (o->value != ZINF_NONE) {
@@ -856,23 +854,27 @@ zinf_status zinf_plan_check(const zinf_plan *plan, zinf_error *err)
     static const zinf_program_kind order[ZINF_N_PROGRAMS] = {
         ZINF_PROGRAM_STEP, ZINF_PROGRAM_FLUSH, ZINF_PROGRAM_EVAL, ZINF_PROGRAM_SAMPLE,
         ZINF_PROGRAM_SAVE, ZINF_PROGRAM_INIT, ZINF_PROGRAM_LOAD};
-    const size_t tensors = (size_t)plan->n_tensors + 1;
     zinf_checker c = {.plan = plan, .err = err, .sharded = plan->decisions.ranks > 1};
 
     if (zinf_plan_validate(plan, err))
         return err->status;
-    c.contents = calloc((size_t)plan->n_values + 1, sizeof *c.contents);
-    c.tallies = calloc((size_t)plan->n_units + 1, sizeof *c.tallies);
-    c.uses = calloc(2 * tensors, sizeof *c.uses);
-    c.stack = calloc(tensors, sizeof *c.stack);
-    c.stack_rows = calloc(tensors, sizeof *c.stack_rows);
-    c.branches = calloc(tensors, sizeof *c.branches);
-    c.latest = calloc((size_t)plan->n_instrs + 1, sizeof *c.latest);
-    c.visits = malloc(sizeof *c.visits);
-    bool ok = (c.contents && c.tallies && c.uses && c.stack && c.stack_rows && c.branches &&
-               c.latest && c.visits) || no_memory(&c);
+    const struct {
+        void *array;
+        size_t n, size;
+    } arrays[] = {
+#define ARRAY(field, n) {&c.field, (n) + (size_t)1, sizeof *c.field}
+        ARRAY(contents, plan->n_values), ARRAY(tallies, plan->n_units),
+        ARRAY(uses, 2 * (size_t)plan->n_tensors), ARRAY(stack, plan->n_tensors),
+        ARRAY(stack_rows, plan->n_tensors), ARRAY(branches, plan->n_tensors),
+        ARRAY(latest, plan->n_instrs), ARRAY(visits, 0), ARRAY(pieces, 0)};
+    enum { N_ARRAYS = sizeof arrays / sizeof *arrays };
+    bool ok = true;
+    for (int i = 0; i < N_ARRAYS; i++)
+        ok = (*(void **)arrays[i].array = calloc(arrays[i].n, arrays[i].size)) && ok;
     if (ok)
-        c.visits[0] = (visit){.instr = ZINF_NONE};
+        c.visits[0].instr = ZINF_NONE;
+    else
+        no_memory(&c);
     for (uint32_t t = 0; ok && t < plan->n_tensors; t++) {
         c.stack[t] = plan->tensors[t].stack_row ? c.stack[t - 1] : t;
         c.stack_rows[c.stack[t]] = plan->tensors[t].stack_row + plan->tensors[t].rows;
@@ -883,14 +885,7 @@ zinf_status zinf_plan_check(const zinf_plan *plan, zinf_error *err)
         ok = check_program(&c, order[k]);
     for (int t = 0; t < ZINF_N_TIERS; t++)
         zinf_intervals_free(&c.maps[t]);
-    free(c.contents);
-    free(c.tallies);
-    free(c.uses);
-    free(c.stack);
-    free(c.stack_rows);
-    free(c.branches);
-    free(c.latest);
-    free(c.visits);
-    free(c.pieces);
+    for (int i = 0; i < N_ARRAYS; i++)
+        free(*(void **)arrays[i].array);
     return ok ? ZINF_OK : err->status;
 }

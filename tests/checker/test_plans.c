@@ -162,6 +162,7 @@ static void read_of_scratch_is_refused(void)
     FRESH;
     uint32_t i = STEP(LINEAR_FORWARD, MINI_LINEAR);
     operand(&p, i, 0)->value = ZINF_NONE;
+    operand(&p, i, 0)->offset = operand(&p, i, 5)->offset; /* where nothing was written yet */
     check_refused(&p, "C4", "step", i);
 }
 
@@ -189,6 +190,38 @@ static void stale_checkpoint_is_refused(void)
     uint32_t up = mini_find(&p, i, ZINF_OP_UPLOAD, ZINF_NONE);
     *operand(&p, up, 0) = *operand(&p, first, 1); /* where micro-batch 0 kept its own */
     check_refused(&p, "C4", "step", up);
+}
+
+static void parameter_from_before_the_update_is_refused(void)
+{
+    FRESH;
+    uint32_t i = mini_find(&p, STEP(ADAM, 3), ZINF_OP_WRITE, 3);
+    while (operand(&p, i, 0)->value != p.units[3].param.value)
+        i = mini_find(&p, i + 1, ZINF_OP_WRITE, 3);
+    uint32_t read = mini_find(&p, p.segments[2].first_instr, ZINF_OP_READ, 3);
+    while (operand(&p, read, 0)->value != p.units[3].param.value)
+        read = mini_find(&p, read + 1, ZINF_OP_READ, 3);
+    for (uint32_t again = read; again < STEP(ADAM, 0); again = mini_find(&p, again + 1,
+                                                                        ZINF_OP_READ, 3))
+        if (operand(&p, again, 0)->value == p.units[3].param.value)
+            read = again;
+    operand(&p, i, 0)->offset = operand(&p, read, 1)->offset; /* what the forward read */
+    check_refused(&p, "C4", "step", i);
+}
+
+static void copy_into_another_value_is_refused(void)
+{
+    FRESH;
+    uint32_t i = STEP(UPLOAD, ZINF_NONE);
+    operand(&p, i, 1)->value = p.units[0].param.value;
+    check_refused(&p, "C4", "a copy does not change the value", i);
+}
+
+static void two_regions_of_one_value_are_refused(void)
+{
+    FRESH;
+    p.units[2].param.value = p.units[2].whole_param = p.units[1].param.value;
+    check_refused(&p, "C4", "has no value of its own", ZINF_NONE);
 }
 
 static void wait_that_points_forward_is_refused(void)
@@ -378,6 +411,9 @@ int main(void)
     RUN(matrix_with_a_missing_tile_is_refused);
     RUN(tokens_of_another_micro_batch_are_refused);
     RUN(stale_checkpoint_is_refused);
+    RUN(parameter_from_before_the_update_is_refused);
+    RUN(copy_into_another_value_is_refused);
+    RUN(two_regions_of_one_value_are_refused);
     RUN(wait_that_points_forward_is_refused);
     RUN(wait_on_the_own_queue_is_refused);
     RUN(collective_of_two_types_is_refused);
