@@ -73,6 +73,7 @@ typedef struct tally {
 
 typedef struct applied {
     uint64_t x, bias, residual; /* as made_of; x UNKNOWN: no use seen yet */
+    uint64_t bias_at;           /* element of its unit where the bias' stack begins */
 } applied;
 
 typedef struct zinf_checker {
@@ -98,6 +99,7 @@ typedef struct zinf_checker {
     const zinf_operand *o;
     const char *links;            /* opcodes.h */
     cell seen[ZINF_MAX_OPERANDS]; /* first piece of each operand read */
+    uint64_t at[ZINF_MAX_OPERANDS]; /* element of its unit where each is, or NO_ORIGIN */
     uint32_t tensor;              /* stack of its weight */
     uint64_t row, n_rows;         /* its tile */
     uint64_t made_of;             /* what results are made of */
@@ -165,7 +167,7 @@ static zinf_operand region(const zinf_checker *c, uint32_t unit, state role)
     const zinf_region *r = role == PARAM ? &u->param : role == GRAD ? &u->grad : &u->optimizer;
 
     return (zinf_operand){.tier = (uint8_t)r->tier, .offset = r->offset, .bytes = r->bytes,
-                          .value = r->value,
+                          .value = r->bytes ? r->value : ZINF_NONE,
                           .dtype = (uint8_t)(role == PARAM ? c->plan->job.precision : ZINF_F32)};
 }
 
@@ -221,7 +223,7 @@ static const zinf_part *part_at(const zinf_checker *c, const zinf_unit *u, uint6
 
 /* Which whole rows of which stack of tensors the operand in a slot is: false if of none; true and
  * stack ZINF_NONE if it is a gradient of which it is not known where its unit begins. */
-static bool place(const zinf_checker *c, uint32_t slot, uint32_t *ret_stack, uint64_t *ret_row,
+static bool place(zinf_checker *c, uint32_t slot, uint32_t *ret_stack, uint64_t *ret_row,
                   uint64_t *ret_rows)
 {
     const zinf_operand *o = &c->o[slot];
@@ -241,6 +243,7 @@ static bool place(const zinf_checker *c, uint32_t slot, uint32_t *ret_stack, uin
     if (!first || !last || lo < origin || o->bytes != n * element)
         return false;
     const uint64_t cols = c->plan->tensors[first->tensor].cols;
+    c->at[slot] = at;
     *ret_stack = c->stack[first->tensor];
     *ret_rows = n / cols;
     return *ret_stack == c->stack[last->tensor] && n % cols == 0 &&
@@ -349,7 +352,7 @@ static bool check_operator(zinf_checker *c)
     const uint32_t w = (uint32_t)strcspn(c->links, "WA"), n_tensors = c->plan->n_tensors;
     const bool weight = c->links[w], norm = strchr(c->links, 'N') && strchr(c->links, 'R');
     const bool back = strpbrk(c->links, "CD"), embeds = opcode == ZINF_OP_EMBEDDING_FORWARD;
-    applied use = {OF_NOTHING, OF_NOTHING, OF_NOTHING};
+    applied use = {OF_NOTHING, OF_NOTHING, OF_NOTHING, NO_ORIGIN};
     uint32_t stack;
     uint64_t row, rows;
 
@@ -380,6 +383,7 @@ static bool check_operator(zinf_checker *c)
             if (role_of(c, o) == PARAM)
                 c->tallies[unit_of(c, o)].uses |= 1;
             use.bias = stack;
+            use.bias_at = c->at[k] - (link == 'B' ? c->row : 0);
         }
         use.x = link == 'X' ? x->made_of : use.x;
         use.residual = link == 'R' ? x->made_of : use.residual;
@@ -403,6 +407,9 @@ static bool check_operator(zinf_checker *c)
     c->back = back;
     if (back)
         c->made_of = weight ? known->x : c->seen[0].made_of;
+    for (uint32_t k = 0; back && k < c->instr->n_operands; k++)
+        if (strchr("wbB", c->links[k])) /* gradients of what the forward has used */
+            c->at[k] = c->links[k] == 'w' ? c->at[w] : known->bias_at + (norm ? 0 : c->row);
     return true;
 }
 
@@ -602,6 +609,11 @@ static bool write_operand(zinf_checker *c, uint32_t slot, bool adds)
         made.origin -= slot * c->plan->units[unit_of(c, o)].array_stride;
     if (role == GRAD && !adds)
         made.origin = grad_origin(c, o);
+    if (strchr("wbB", link)) {
+        if (made.origin != NO_ORIGIN && made.origin + 4 * c->at[slot] != lo)
+            return refuse(c, "C7", 0, o, "is not where the gradient of that parameter belongs");
+        made.origin = lo - 4 * c->at[slot];
+    }
     if (opcode == ZINF_OP_ACCUMULATE || opcode == ZINF_OP_REDUCE_SCATTER ||
         opcode == ZINF_OP_ALLREDUCE)
         memcpy(made.sums, from->sums, sizeof made.sums);
@@ -691,6 +703,7 @@ static bool run(zinf_checker *c, const zinf_segment *s, uint32_t first_visit)
     for (uint32_t k = 0; k < instr->n_operands; k++) {
         const zinf_access access = zinf_operand_access(instr, k);
         c->seen[k] = (cell){.value = ZINF_NONE, .made_of = OF_NOTHING};
+        c->at[k] = NO_ORIGIN;
         if (c->o[k].bytes && access.reads && !read_operand(c, k, access.writes))
             return false;
     }

@@ -6,13 +6,14 @@
  *   access: one letter per slot. r reads, w writes, x reads and writes, a writes, and with
  *           ZINF_FLAG_ACCUMULATE reads too, s scratch (written, then worthless). An upper-case
  *           letter marks a slot that may be absent (bytes 0).
- *   links: "" or one letter per slot of an operator. One that applies a weight works on a tile, rows
- *           [row, row + n) of a stack of tensors; tiles come in order of rows. W the weight or its
+ *   links: "" or one letter per slot of an operator. One that applies a weight works on a tile,
+ *           rows [row, row + n) of a stack of tensors; tiles come in order. W the weight or its
  *           gradient, A the same where attr0 is row, X what it is applied to, B a bias along its
  *           rows, P another parameter from row 0, N made with the same weight, M columns
  *           [row, row + n) of a result, S a result summed over all tiles, R a residual (columns), D
- *           the gradient of the result, C its columns. One without: F what it is a function of, G
- *           a result, D a result's gradient. In the backward of a norm R is a gradient.
+ *           the gradient of the result, C its columns, w and b the gradients of W and of P or B.
+ *           One without: F what it is a function of, G a result, D a result's gradient. In the
+ *           backward of a norm R is a gradient.
  *
  * Operands, in slot order, and attributes (attr[0..3]). N = micro_batch * sequence tokens,
  * act = the plan's precision. A matrix operand may be a column range (ld > cols).
@@ -92,9 +93,9 @@
     X(EMBEDDING_BACKWARD, "embedding_backward", "C", "rra", ".DA")                               \
     X(POSITION_BACKWARD, "position_backward", "C", "ra", "DW")                                   \
     X(LAYERNORM_FORWARD, "layernorm_forward", "C", "rrrww", "XWP..")                             \
-    X(LAYERNORM_BACKWARD, "layernorm_backward", "C", "rrrrRwaas", "DXWNR....")                   \
+    X(LAYERNORM_BACKWARD, "layernorm_backward", "C", "rrrrRwaas", "DXWNR.wb.")                   \
     X(RMSNORM_FORWARD, "rmsnorm_forward", "C", "rrww", "XW..")                                   \
-    X(RMSNORM_BACKWARD, "rmsnorm_backward", "C", "rrrrRwas", "DXWNR...")                         \
+    X(RMSNORM_BACKWARD, "rmsnorm_backward", "C", "rrrrRwas", "DXWNR.w.")                         \
     X(LINEAR_FORWARD, "linear_forward", "C", "rrRRws", "XWBRM.")                                 \
     X(LINEAR_BACKWARD_INPUT, "linear_backward_input", "C", "rras", "CWS.")                       \
     X(LINEAR_BACKWARD_WEIGHT, "linear_backward_weight", "C", "rraAs", "CXWB.")                   \

@@ -135,7 +135,9 @@ static bool dtype_is(char rule, unsigned dtype, unsigned act)
 #define REFUSE(...) zinf_fail(err, ZINF_DOES_NOT_FIT, __VA_ARGS__)
 /* The checker's rule that a wrong shape breaks: operands are not what the instruction works on. */
 #define HERE "%s: instruction %" PRIu32 " (%s \"%s\")"
-#define HERE_ARGS rule_of(instr->opcode), index, zinf_opcode_get(instr->opcode)->name, &plan->strings[instr->name]
+#define HERE_ARGS                                                                                \
+    rule_of(instr->opcode), index, zinf_opcode_get(instr->opcode)->name,                         \
+        &plan->strings[instr->name]
 
 static const char *rule_of(unsigned opcode)
 {

@@ -11,7 +11,8 @@
 #include "runtime/opcodes.h"
 
 enum { PAIR = 2, RING = 64, TILES = 4, N = 128, M = 64, K = 256, FIRST = 2 * TILES + 1 };
-enum { TILE = M * K * 2, MATRIX = N * K * 2, STATE = M * K * 12, X, Y, PARAM, OPTIMIZER = PARAM + 4 };
+enum { TILE = M * K * 2, MATRIX = N * K * 2, STATE = M * K * 12 };
+enum { X, Y, PARAM, OPTIMIZER = PARAM + TILES }; /* values */
 
 static zinf_operand matrix(zinf_tier tier, uint64_t offset, uint32_t value, zinf_dtype dtype,
                            uint64_t rows, uint64_t cols)

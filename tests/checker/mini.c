@@ -85,8 +85,9 @@ static zinf_operand columns(zinf_operand o, uint64_t first, uint64_t n)
 
 static zinf_operand scalars(const builder *b, uint64_t slot, uint64_t n)
 {
-    return view((buffer){8 * slot, 8 * n, ZINF_TIER_SCALAR},
-                b->scalar_value + (slot < ZINF_SCALAR_PARTIALS ? (uint32_t)slot : ZINF_SCALAR_PARTIALS),
+    const uint32_t value = slot < ZINF_SCALAR_PARTIALS ? (uint32_t)slot : ZINF_SCALAR_PARTIALS;
+
+    return view((buffer){8 * slot, 8 * n, ZINF_TIER_SCALAR}, b->scalar_value + value,
                 ZINF_F64, 1, n);
 }
 

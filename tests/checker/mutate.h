@@ -4,7 +4,9 @@
 
 #include "runtime/plan.h"
 
-typedef enum mutate_target { MUTATE_INSTR, MUTATE_OPERAND, MUTATE_WAIT, MUTATE_SEGMENT } mutate_target;
+typedef enum mutate_target {
+    MUTATE_INSTR, MUTATE_OPERAND, MUTATE_WAIT, MUTATE_SEGMENT
+} mutate_target;
 
 typedef struct mutation {
     const char *name;

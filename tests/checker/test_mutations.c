@@ -164,14 +164,17 @@ static const struct {
     unsigned ranks; /* 0: one */
 } plans[] = {
     {"gpt2 device", &gpt2_16, true,
-     "micro_batch=1 tiles=1 checkpoint_interval=none prefetch.read=0" TIERS(device, device, device,
+     "micro_batch=1 tiles=1 checkpoint_interval=none prefetch.read=0"
+     TIERS(device, device, device,
                                                                          device), 1},
     {"gpt2 device accumulated", &gpt2_deep, true,
      "micro_batch=1 tiles=2 checkpoint_interval=1" TIERS(device, device, device, device), 1},
     {"gpt2 host", &gpt2_16, false,
-     "micro_batch=1 tiles=1 checkpoint_interval=1 prefetch.upload=0" TIERS(host, host, host, host), 1},
+     "micro_batch=1 tiles=1 checkpoint_interval=1 prefetch.upload=0"
+     TIERS(host, host, host, host), 1},
     {"gpt2 host fp32", &gpt2_32, false,
-     "micro_batch=1 tiles=2 checkpoint_interval=none prefetch.upload=2" TIERS(host, host, host, host), 1},
+     "micro_batch=1 tiles=2 checkpoint_interval=none prefetch.upload=2"
+     TIERS(host, host, host, host), 1},
     {"gpt2 nvme", &gpt2_16, false,
      "micro_batch=1 tiles=3 checkpoint_interval=1 prefetch.read=3 prefetch.upload=1"
      TIERS(nvme, nvme, nvme, nvme), 1},
@@ -179,9 +182,11 @@ static const struct {
      "micro_batch=1 tiles=1 checkpoint_interval=2 prefetch.read=2 prefetch.upload=2"
      TIERS(nvme, host, nvme, host), 1},
     {"gpt2 unified nvme", &gpt2_32, true,
-     "micro_batch=1 tiles=2 checkpoint_interval=1 prefetch.read=1" TIERS(nvme, nvme, nvme, nvme), 1},
+     "micro_batch=1 tiles=2 checkpoint_interval=1 prefetch.read=1"
+     TIERS(nvme, nvme, nvme, nvme), 1},
     {"gpt2 mixed", &gpt2_deep, false,
-     "micro_batch=3 tiles=3 checkpoint_interval=2 prefetch.upload=3" TIERS(device, device, host,
+     "micro_batch=3 tiles=3 checkpoint_interval=2 prefetch.upload=3"
+     TIERS(device, device, host,
                                                                            host), 1},
     {"llama device", &llama_16, true,
      "micro_batch=1 tiles=1 checkpoint_interval=none" TIERS(device, device, device, device), 1},
@@ -195,7 +200,8 @@ static const struct {
      "micro_batch=1 tiles=3 checkpoint_interval=2 prefetch.read=3 prefetch.upload=3"
      TIERS(nvme, nvme, host, nvme), 1},
     {"llama unified", &llama_32, true,
-     "micro_batch=3 tiles=2 checkpoint_interval=none prefetch.read=0" TIERS(nvme, device, nvme,
+     "micro_batch=3 tiles=2 checkpoint_interval=none prefetch.read=0"
+     TIERS(nvme, device, nvme,
                                                                          device), 1},
     {"gpt2 untied", &gpt2_untied, true,
      "micro_batch=2 tiles=2 checkpoint_interval=1" TIERS(device, nvme, device, device), 1},

@@ -54,7 +54,8 @@ static void check_refused(zinf_plan *plan, const char *rule, uint32_t instr, con
     zinf_plan_free(plan);
     CHECK_MESSAGE(status == ZINF_DOES_NOT_FIT, "accepted");
     CHECK_MESSAGE(!strncmp(err.text, rule, strlen(rule)) && strstr(err.text, name) &&
-                  strstr(err.text, text), "expected %s, %s, \"%s\": %s", rule, name, text, err.text);
+                  strstr(err.text, text),
+                  "expected %s, %s, \"%s\": %s", rule, name, text, err.text);
 }
 
 #define STEP(op, n) find(&p, ZINF_PROGRAM_STEP, ZINF_OP_##op, n)
@@ -83,10 +84,24 @@ static void a_norm_without_the_residuals_gradient_is_refused(void)
     check_refused(&p, "C4", i, "a part too few");
 }
 
+static void the_gradients_of_weight_and_bias_exchanged_are_refused(void)
+{
+    zinf_plan p = plan_of(2); /* they are written beside the region */
+    const uint32_t i = STEP(LAYERNORM_BACKWARD, 1), scatter = STEP(REDUCE_SCATTER, 0);
+    const zinf_operand w = *operand(&p, i, 6);
+    *operand(&p, i, 6) = *operand(&p, i, 7);
+    *operand(&p, i, 7) = w;
+    uint32_t at = scatter;
+    while (p.instrs[at].opcode != ZINF_OP_REDUCE_SCATTER ||
+           p.instrs[at].unit != p.instrs[i].unit)
+        at++;
+    check_refused(&p, "C7", at, "that lie at other distances");
+}
+
 static void half_of_a_matrix_is_refused(void)
 {
     zinf_plan p = plan_of(1);
-    const uint32_t i = STEP(GELU_FORWARD, 0); /* the second half of the rows, and one output of them */
+    const uint32_t i = STEP(GELU_FORWARD, 0); /* of the second half of the rows */
     for (uint32_t k = 0; k < 2; k++) {
         zinf_operand *o = operand(&p, i, k);
         o->bytes /= 2;
@@ -243,6 +258,7 @@ int main(void)
     RUN(a_forward_value_for_a_gradient_is_refused);
     RUN(the_gradient_of_another_operator_is_refused);
     RUN(a_norm_without_the_residuals_gradient_is_refused);
+    RUN(the_gradients_of_weight_and_bias_exchanged_are_refused);
     RUN(half_of_a_matrix_is_refused);
     RUN(a_bias_of_another_linear_is_refused);
     RUN(a_weight_its_statistics_were_not_made_with_is_refused);
