@@ -33,8 +33,9 @@
 #include "runtime/opcodes.h"
 
 /* A program may unroll MOST_VISITS instructions beyond UNROLL of each, and look at EACH_WORK pieces
- * of memory for every visit, LEAST_WORK more in all. What needs more is refused, not waited for. */
-enum { UNROLL = 3, MOST_VISITS = 1 << 19, LEAST_WORK = 1 << 22, EACH_WORK = 64 };
+ * of memory for every visit, LEAST_WORK more in all; models in up to 128 tiles take 30. What needs
+ * more is refused, not waited for. */
+enum { UNROLL = 3, MOST_VISITS = 1 << 19, LEAST_WORK = 1 << 22, EACH_WORK = 256 };
 #define NO_ORIGIN UINT64_MAX
 #define UNKNOWN (UINT64_MAX - 1)
 #define OF_NOTHING UINT64_MAX

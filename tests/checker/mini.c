@@ -507,20 +507,6 @@ zinf_plan mini_plan(const mini_options *options)
     return b.plan;
 }
 
-zinf_plan mini_copy(const zinf_plan *plan)
-{
-    zinf_plan made = *plan;
-
-#define X(field)                                                                                 \
-    made.field = calloc(CAP, sizeof *made.field);                                                \
-    memcpy(made.field, plan->field, CAP * sizeof *made.field);
-    ARRAYS(X)
-#undef X
-    made.strings = calloc(CAP, 64);
-    memcpy(made.strings, plan->strings, CAP * 64);
-    return made;
-}
-
 void mini_free(zinf_plan *plan)
 {
 #define X(field) free(plan->field);
