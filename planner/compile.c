@@ -8,6 +8,7 @@
 #include "planner/graph.h"
 #include "planner/lower.h"
 #include "planner/place.h"
+#include "planner/ranks.h"
 #include "planner/schedule.h"
 #include "runtime/overhead.h"
 #include "runtime/timeline.h"
@@ -43,7 +44,7 @@ uint64_t zinf_overhead(const zinf_cluster *cluster, zinf_tier tier)
     if (tier != (cluster->unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST))
         return 0;
     return strcmp(cluster->device.kind, "cpu") ? CUDA_HOST_OVERHEAD_BYTES
-                                               : zinf_overhead_base_bytes();
+                                               : zinf_overhead_base_bytes(zinf_n_ranks(cluster));
 }
 
 static void copy_name(char *to, size_t n, const char *from)

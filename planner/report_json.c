@@ -168,6 +168,11 @@ zinf_status zinf_report_json(FILE *out, const zinf_search_result *r, const zinf_
         add_u64(m, "params", plan->model.n_params);
         json_object_object_add(root, "equations", equations(plan, model, cluster));
         json_object_object_add(root, "decisions", decisions(&plan->decisions));
+        json *ranks = add_object(root, "ranks");
+        add_u64(ranks, "count", plan->decisions.ranks);
+        add_u64(ranks, "collectives_per_step", plan->predicted.n_collectives);
+        add_u64(ranks, "sent_bytes_per_step",
+                plan->predicted.moved_bytes[ZINF_QUEUE_COLLECTIVE]);
         json_object_object_add(root, "memory", memory(plan));
         json *traffic = add_object(root, "traffic");
         for (unsigned c = 0; c < ZINF_N_CLASSES; c++) {

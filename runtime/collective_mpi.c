@@ -11,7 +11,6 @@
 
 #include <inttypes.h>
 #include <mpi.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -23,7 +22,7 @@ enum {
     PIECE_BYTES = 1 << 18,   /* of a sum, received while the piece before is added */
     MOST_MESSAGE = 1 << 30,  /* bytes; MPI counts are 31 bits */
     WINDOW = 16,             /* peers served at once */
-    SPINS = 200,             /* tests before a wait begins to sleep */
+    SPINS = 50,              /* tests, of 1 us or so, before a wait begins to sleep */
     PAUSE_NS = 20000,
     LIMIT_S = 1800           /* all ranks live and one does not come: longer than any save */
 };
@@ -68,10 +67,8 @@ static zinf_status finish(context *c, int n, MPI_Request *requests, zinf_error *
             return err->status;
         if (atomic_load(&c->cancelled) == 2)
             return zinf_fail(err, ZINF_MACHINE, "%s", c->why);
-        if (tries < SPINS) {
-            sched_yield();
+        if (tries < SPINS)
             continue;
-        }
         nanosleep(&pause, NULL);
         if (tries % 1024)
             continue;
