@@ -111,6 +111,14 @@ static void half_of_a_matrix_is_refused(void)
     check_refused(&p, "C4", i, "is not at its place in the matrix");
 }
 
+static void a_bias_of_another_tile_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = STEP(LINEAR_FORWARD, 0);
+    *operand(&p, i, 2) = *operand(&p, STEP(LINEAR_FORWARD, 1), 2);
+    check_refused(&p, "C4", i, "is not the rows that belong to the weight's");
+}
+
 static void a_bias_of_another_linear_is_refused(void)
 {
     zinf_plan p = plan_of(1);
@@ -260,6 +268,7 @@ int main(void)
     RUN(a_norm_without_the_residuals_gradient_is_refused);
     RUN(the_gradients_of_weight_and_bias_exchanged_are_refused);
     RUN(half_of_a_matrix_is_refused);
+    RUN(a_bias_of_another_tile_is_refused);
     RUN(a_bias_of_another_linear_is_refused);
     RUN(a_weight_its_statistics_were_not_made_with_is_refused);
     RUN(logits_of_one_tile_twice_are_refused);
