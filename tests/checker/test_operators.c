@@ -98,6 +98,16 @@ static void the_gradients_of_weight_and_bias_exchanged_are_refused(void)
     check_refused(&p, "C7", at, "that lie at other distances");
 }
 
+static void the_same_in_their_region_are_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = STEP(LAYERNORM_BACKWARD, 1);
+    const zinf_operand w = *operand(&p, i, 6);
+    *operand(&p, i, 6) = *operand(&p, i, 7);
+    *operand(&p, i, 7) = w;
+    check_refused(&p, "C7", i, "is not where the gradient of that parameter belongs");
+}
+
 static void half_of_a_matrix_is_refused(void)
 {
     zinf_plan p = plan_of(1);
@@ -203,6 +213,26 @@ static void a_gradient_scattered_to_another_unit_is_refused(void)
     check_refused(&p, "C7", i, "is not the unit's own array");
 }
 
+/* Only where the other unit's is still there: buffers are used again soon. */
+static void another_units_gradient_scattered_is_refused(void)
+{
+    unsigned n_refused = 0;
+
+    for (unsigned n = 1; n < 8; n++) {
+        zinf_plan p = plan_of(2);
+        zinf_error err = {0};
+        const uint32_t before = STEP(REDUCE_SCATTER, n - 1), i = STEP(REDUCE_SCATTER, n);
+        zinf_operand other = *operand(&p, before, 0);
+        other.bytes = operand(&p, i, 0)->bytes;
+        other.cols = other.ld = operand(&p, i, 0)->cols;
+        *operand(&p, i, 0) = other;
+        CHECK(zinf_plan_check(&p, &err) == ZINF_DOES_NOT_FIT);
+        n_refused += strstr(err.text, "is not a unit's gradient, whole, into its shard") != NULL;
+        zinf_plan_free(&p);
+    }
+    CHECK(n_refused > 0);
+}
+
 static void a_sum_over_ranks_of_no_value_of_its_own_is_refused(void)
 {
     zinf_plan p = plan_of(2);
@@ -267,6 +297,7 @@ int main(void)
     RUN(the_gradient_of_another_operator_is_refused);
     RUN(a_norm_without_the_residuals_gradient_is_refused);
     RUN(the_gradients_of_weight_and_bias_exchanged_are_refused);
+    RUN(the_same_in_their_region_are_refused);
     RUN(half_of_a_matrix_is_refused);
     RUN(a_bias_of_another_tile_is_refused);
     RUN(a_bias_of_another_linear_is_refused);
@@ -278,6 +309,7 @@ int main(void)
     RUN(a_batch_of_more_than_the_step_is_refused);
     RUN(rows_further_apart_than_written_are_refused);
     RUN(a_gradient_scattered_to_another_unit_is_refused);
+    RUN(another_units_gradient_scattered_is_refused);
     RUN(a_sum_over_ranks_of_no_value_of_its_own_is_refused);
     RUN(a_norm_of_one_rank_is_refused);
     RUN(a_loss_of_one_rank_is_refused);
