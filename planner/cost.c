@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "planner/ranks.h"
+
 /* Cost of starting an instruction on a queue, ns: a futex wake and an OpenMP fork, about 5 us
  * each on a 2-core machine; a CUDA launch takes about the same. */
 static const double START_NS = 8000;
@@ -133,6 +135,13 @@ static double work_s(const zinf_plan *plan, const zinf_cluster *cluster, const z
     case ZINF_OP_UPLOAD:
     case ZINF_OP_DOWNLOAD:
         return cluster->links.host_device_latency + (double)o[0].bytes / zinf_link_rate(cluster);
+    case ZINF_OP_ALLGATHER:
+        return zinf_collective_s(cluster, (double)o[1].bytes);
+    case ZINF_OP_REDUCE_SCATTER: /* read and added once more than it is sent */
+        return zinf_collective_s(cluster, (double)o[0].bytes) + 3 * (double)o[0].bytes / bandwidth;
+    case ZINF_OP_ALLREDUCE:
+    case ZINF_OP_BROADCAST:
+        return zinf_collective_s(cluster, (double)o[0].bytes);
     case ZINF_OP_ADAM:
         return device && !cluster->unified ? bytes / bandwidth :
                                              (double)o[0].cols / cluster->host.adam;

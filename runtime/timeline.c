@@ -75,6 +75,7 @@ static int group(const zinf_plan *plan, int queue)
     switch (queue) {
     case ZINF_QUEUE_COMPUTE:
     case ZINF_QUEUE_UPDATE:
+    case ZINF_QUEUE_COLLECTIVE:
     case ZINF_QUEUE_UPLOAD:
     case ZINF_QUEUE_DOWNLOAD:
         return plan->machine.shared_cores ? CORES_GROUP : 0;
