@@ -172,7 +172,7 @@ static void predict(zinf_plan *plan, const zinf_model *m, const zinf_cluster *c,
     p->step_s = timeline.total_ns * 1e-9;
     for (unsigned q = 0; q < ZINF_N_QUEUES; q++) {
         p->queue_busy_s[q] = timeline.busy_ns[q] * 1e-9;
-        if (p->queue_busy_s[q] > p->queue_busy_s[p->bound_by])
+        if (timeline.alone_ns[q] > timeline.alone_ns[p->bound_by])
             p->bound_by = q;
     }
     zinf_timeline_free(&timeline);

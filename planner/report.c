@@ -301,9 +301,9 @@ zinf_status zinf_report_simulate(FILE *out, const zinf_plan *plan, zinf_error *e
             return err->status;
         fprintf(out, "%-8s %12s ", zinf_program_name(p), zinf_text_seconds(t.total_ns * 1e-9, a));
         for (unsigned q = 0; q < ZINF_N_QUEUES; q++)
-            if (t.busy_ns[q] > 0)
+            if (t.alone_ns[q] > 0)
                 fprintf(out, "  %s %s", zinf_queue_name(q),
-                        zinf_text_seconds(t.busy_ns[q] * 1e-9, a));
+                        zinf_text_seconds(t.alone_ns[q] * 1e-9, a));
         fprintf(out, "\n");
         zinf_timeline_free(&t);
     }

@@ -163,17 +163,17 @@ static void add_sum(json_object *object, const char *name, uint64_t sum)
     char text[ZINF_SUM_DIGITS + 1];
 
     zinf_sum_text(sum, text);
-    json_object_object_add(object, name, json_object_new_string(text));
+    zinf_json_add(object, name, json_object_new_string(text));
 }
 
 static json_object *make_model(const zinf_model_info *model)
 {
     json_object *object = json_object_new_object();
 
-    json_object_object_add(object, "name", json_object_new_string(model->name));
-    json_object_object_add(object, "family", json_object_new_string(model->family));
+    zinf_json_add(object, "name", json_object_new_string(model->name));
+    zinf_json_add(object, "family", json_object_new_string(model->family));
     for (unsigned i = 0; i < zinf_n_model_fields; i++)
-        json_object_object_add(object, zinf_model_fields[i].name,
+        zinf_json_add(object, zinf_model_fields[i].name,
                                json_object_new_uint64(zinf_model_field_value(model, i)));
     return object;
 }
@@ -185,32 +185,32 @@ static json_object *make_manifest(const zinf_checkpoint_writer *w)
     json_object *tensors = json_object_new_array();
     char scale[64];
 
-    json_object_object_add(m, "format", json_object_new_string(ZINF_CHECKPOINT_FORMAT));
-    json_object_object_add(m, "version", json_object_new_int(ZINF_CHECKPOINT_VERSION));
-    json_object_object_add(m, "step", json_object_new_uint64(w->progress.step));
-    json_object_object_add(m, "data_position", json_object_new_uint64(w->progress.data_position));
-    json_object_object_add(m, "seed", json_object_new_uint64(w->progress.seed));
+    zinf_json_add(m, "format", json_object_new_string(ZINF_CHECKPOINT_FORMAT));
+    zinf_json_add(m, "version", json_object_new_int(ZINF_CHECKPOINT_VERSION));
+    zinf_json_add(m, "step", json_object_new_uint64(w->progress.step));
+    zinf_json_add(m, "data_position", json_object_new_uint64(w->progress.data_position));
+    zinf_json_add(m, "seed", json_object_new_uint64(w->progress.seed));
     snprintf(scale, sizeof scale, "%a", w->progress.loss_scale); /* to the bit */
-    json_object_object_add(m, "loss_scale", json_object_new_string(scale));
+    zinf_json_add(m, "loss_scale", json_object_new_string(scale));
     add_sum(m, "plan_hash", w->progress.plan_hash);
-    json_object_object_add(m, "model", make_model(&w->plan->model));
+    zinf_json_add(m, "model", make_model(&w->plan->model));
     for (unsigned a = 0; a < ZINF_N_STATES; a++) {
         json_object *file = json_object_new_object();
-        json_object_object_add(file, "bytes", json_object_new_uint64(w->data_at[a] + data_bytes));
+        zinf_json_add(file, "bytes", json_object_new_uint64(w->data_at[a] + data_bytes));
         add_sum(file, "header", w->header_sums[a]);
-        json_object_object_add(files, zinf_state_files[a], file);
+        zinf_json_add(files, zinf_state_files[a], file);
     }
-    json_object_object_add(m, "files", files);
+    zinf_json_add(m, "files", files);
     for (uint32_t i = 0; i < w->plan->n_tensors; i++) {
         json_object *tensor = json_object_new_object();
         const char *name = w->plan->tensors[i].name;
-        json_object_object_add(tensor, "name", json_object_new_string(name));
-        json_object_object_add(tensor, "shape", zinf_tensor_shape(&w->plan->tensors[i]));
+        zinf_json_add(tensor, "name", json_object_new_string(name));
+        zinf_json_add(tensor, "shape", zinf_tensor_shape(&w->plan->tensors[i]));
         for (unsigned a = 0; a < ZINF_N_STATES; a++)
             add_sum(tensor, zinf_state_names[a], w->totals[(size_t)i * ZINF_N_STATES + a]);
-        json_object_array_add(tensors, tensor);
+        zinf_json_append(tensors, tensor);
     }
-    json_object_object_add(m, "tensors", tensors);
+    zinf_json_add(m, "tensors", tensors);
     add_sum(m, "checksum", 0);
     return m;
 }
@@ -241,12 +241,13 @@ static zinf_status write_small(const zinf_checkpoint_writer *w, const char *name
 static zinf_status write_manifest(const zinf_checkpoint_writer *w, bool whole, zinf_error *err)
 {
     enum { MORE = 64 }; /* digits of a later step and data position */
+    errno = 0;
     json_object *manifest = make_manifest(w);
     const char *text = json_object_to_json_string_ext(
         manifest, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED |
                       JSON_C_TO_STRING_NOSLASHESCAPE);
-    const size_t n = text ? strlen(text) : 0;
-    char *copy = text ? malloc(n + 2) : NULL;
+    const size_t n = text && errno != ENOMEM ? strlen(text) : 0;
+    char *copy = n ? malloc(n + 2) : NULL;
 
     if (copy && whole) {
         memcpy(copy, text, n);
@@ -314,8 +315,12 @@ static zinf_status open_directory(zinf_checkpoint_writer *w, zinf_error *err)
     if (flock(w->dir_fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
         return zinf_fail(err, ZINF_MACHINE, "checkpoint: another run is saving to \"%s\"; give "
                          "each run its own directory", w->directory);
-    if (!faccessat(w->dir_fd, w->step_name, F_OK, AT_SYMLINK_NOFOLLOW) &&
-        !is_ours(w->dir_fd, w->step_name))
+    errno = 0;
+    const bool foreign = !faccessat(w->dir_fd, w->step_name, F_OK, AT_SYMLINK_NOFOLLOW) &&
+                         !is_ours(w->dir_fd, w->step_name);
+    if (foreign && errno == ENOMEM)
+        return fail_on(w, "looking into", w->step_name, err);
+    if (foreign)
         return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"%s\" in \"%s\" exists and is not "
                          "only a checkpoint of ours; move it away", w->step_name, w->directory);
     zinf_checkpoint_remove(w->dir_fd, WRITING);
@@ -327,32 +332,34 @@ static zinf_status open_directory(zinf_checkpoint_writer *w, zinf_error *err)
 static zinf_status make_header(const zinf_checkpoint_writer *w, unsigned array, char **ret_bytes,
                                uint64_t *ret_n, zinf_error *err)
 {
+    errno = 0;
     json_object *header = json_object_new_object(), *metadata = json_object_new_object();
 
-    json_object_object_add(metadata, "format", json_object_new_string(ZINF_CHECKPOINT_FORMAT));
-    json_object_object_add(metadata, "array", json_object_new_string(zinf_state_names[array]));
-    json_object_object_add(header, "__metadata__", metadata);
+    zinf_json_add(metadata, "format", json_object_new_string(ZINF_CHECKPOINT_FORMAT));
+    zinf_json_add(metadata, "array", json_object_new_string(zinf_state_names[array]));
+    zinf_json_add(header, "__metadata__", metadata);
     for (uint32_t i = 0; i < w->plan->n_tensors; i++) {
         const zinf_tensor *t = &w->plan->tensors[i];
         json_object *entry = json_object_new_object(), *range = json_object_new_array();
-        json_object_array_add(range, json_object_new_uint64(w->offsets[i]));
-        json_object_array_add(range, json_object_new_uint64(w->offsets[i + 1]));
-        json_object_object_add(entry, "dtype", json_object_new_string(zinf_dtype_name(ZINF_F32)));
-        json_object_object_add(entry, "shape", zinf_tensor_shape(t));
-        json_object_object_add(entry, "data_offsets", range);
-        if (json_object_object_get_ex(header, t->name, NULL)) {
+        zinf_json_append(range, json_object_new_uint64(w->offsets[i]));
+        zinf_json_append(range, json_object_new_uint64(w->offsets[i + 1]));
+        zinf_json_add(entry, "dtype", json_object_new_string(zinf_dtype_name(ZINF_F32)));
+        zinf_json_add(entry, "shape", zinf_tensor_shape(t));
+        zinf_json_add(entry, "data_offsets", range);
+        if (header && json_object_object_get_ex(header, t->name, NULL)) {
             json_object_put(entry);
             json_object_put(header);
             return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: the plan has two tensors \"%s\"",
                              t->name);
         }
-        json_object_object_add(header, t->name, entry);
+        zinf_json_add(header, t->name, entry);
     }
     const char *text = json_object_to_json_string_ext(
         header, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
-    const uint64_t n = text ? strlen(text) : 0;
+    const bool fine = text && errno != ENOMEM;
+    const uint64_t n = fine ? strlen(text) : 0;
     const uint64_t all = (8 + n + HEADER_ALIGN - 1) / HEADER_ALIGN * HEADER_ALIGN;
-    char *bytes = text && all <= ZINF_MAX_HEADER_BYTES ? malloc(all) : NULL;
+    char *bytes = fine && all <= ZINF_MAX_HEADER_BYTES ? malloc(all) : NULL;
     if (bytes) {
         const uint64_t length = all - 8;
         memset(bytes, ' ', all);

@@ -52,7 +52,12 @@ uint64_t zinf_tensor_elems(const zinf_tensor *tensor); /* checked by zinf_checkp
  * the last one the bytes of all. Refuses sizes beyond 63 bits. */
 zinf_status zinf_checkpoint_layout(const zinf_plan *plan, uint64_t *ret_offsets, zinf_error *err);
 
-json_object *zinf_tensor_shape(const zinf_tensor *tensor);
+/* json-c ends the process when it is given what it could not allocate. These bear a NULL, so that
+ * a text can be put together and `errno == ENOMEM` be asked once, at its end (0 before). */
+void zinf_json_add(json_object *object, const char *key, json_object *value);
+void zinf_json_append(json_object *array, json_object *value);
+
+json_object *zinf_tensor_shape(const zinf_tensor *tensor); /* NULL: out of memory */
 
 void zinf_sum_text(uint64_t sum, char ret_text[ZINF_SUM_DIGITS + 1]);
 

@@ -120,7 +120,8 @@ static zinf_status open_file(const zinf_checkpoint_reader *r, const char *name, 
 
 /* ---- JSON ---- */
 
-/* All of text must be one object. Free with json_object_put. */
+/* All of text must be one object. Free with json_object_put. Where json-c 0.16 runs out of memory
+ * it may also lose a member, which is then refused as missing, or crash. */
 static zinf_status parse(const zinf_checkpoint_reader *r, const char *name, const char *text,
                          uint64_t n, json_object **ret_object, zinf_error *err)
 {
@@ -128,11 +129,17 @@ static zinf_status parse(const zinf_checkpoint_reader *r, const char *name, cons
     if (!tokener)
         return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
     json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
+    errno = 0; /* json-c says of a failed allocation that the text is bad */
     json_object *object = json_tokener_parse_ex(tokener, text, (int)n);
     const enum json_tokener_error error = json_tokener_get_error(tokener);
     const size_t end = json_tokener_get_parse_end(tokener);
+    const bool no_memory = errno == ENOMEM;
     json_tokener_free(tokener);
 
+    if (no_memory) {
+        json_object_put(object);
+        return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
+    }
     const bool all = object && end + strspn(text + end, " \n") == n;
     if (error == json_tokener_success && all && json_object_is_type(object, json_type_object)) {
         *ret_object = object;
@@ -247,6 +254,8 @@ static zinf_status check_tensors(const zinf_checkpoint_reader *r, json_object *m
         if (!shape)
             return err->status;
         expected = zinf_tensor_shape(t);
+        if (!expected)
+            return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
         if (!json_object_equal(shape, expected))
             refuse(r, err, "%s has shape %.100s, expected %s: another model", where,
                    json_object_to_json_string_ext(shape, JSON_C_TO_STRING_PLAIN),
@@ -313,8 +322,11 @@ static zinf_status read_manifest(const zinf_checkpoint_reader *r, json_object **
 
     if (open_file(r, ZINF_MANIFEST_NAME, &fd, &n, err))
         return err->status;
-    char *text = n <= max_json_bytes(r->plan) ? malloc(n + 1) : NULL;
-    if (!text)
+    const bool small = n <= max_json_bytes(r->plan);
+    char *text = small ? malloc(n + 1) : NULL;
+    if (small && !text)
+        zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
+    else if (!small)
         refuse(r, err, "\"%s\" of %" PRIu64 " bytes is too large", ZINF_MANIFEST_NAME, n);
     else if (!zinf_read_all(fd, text, n, 0, r->directory, ZINF_MANIFEST_NAME, err)) {
         text[n] = 0;
@@ -344,6 +356,8 @@ static zinf_status check_header(zinf_checkpoint_reader *r, unsigned array, json_
             !(range = member(r, entry, "data_offsets", json_type_array, where, err)))
             return err->status;
         json_object *shape = zinf_tensor_shape(t), *found;
+        if (!shape)
+            return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
         const bool equal = json_object_object_get_ex(entry, "shape", &found) &&
                            json_object_equal(found, shape);
         json_object_put(shape);

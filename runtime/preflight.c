@@ -42,7 +42,8 @@ static uint64_t number_in(const char *directory, const char *file)
     return value;
 }
 
-/* What a control group may still take: its limit less its use, but the page cache is given up. */
+/* What a control group may still take: its limit less its use, but the page cache is given up, and
+ * what this process has already is part of what it needs. */
 static uint64_t left_in(const char *directory, bool second)
 {
     const uint64_t most = number_in(directory, second ? "memory.max" : "memory.limit_in_bytes");
@@ -58,6 +59,9 @@ static uint64_t left_in(const char *directory, bool second)
         if (cache != UINT64_MAX)
             used = used > cache / 1024 ? used - cache / 1024 : 0;
     }
+    const uint64_t ours = kilobytes("/proc/self/status", "RssAnon:");
+    if (ours != UINT64_MAX)
+        used = used > ours ? used - ours : 0;
     return most > used ? most - used : 0;
 }
 

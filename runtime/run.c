@@ -208,7 +208,7 @@ static zinf_status open_machine(session *s, zinf_error *err)
     const zinf_executor_options options = {
         .backend = zinf_backend_find(s->plan.machine.backend),
         .collective = s->ranks->collective, .storage = s->storage,
-        .trace = o->trace != NULL};
+        .serial = o->queues == ZINF_QUEUES_SERIAL, .trace = o->trace != NULL};
     if (zinf_executor_open(&s->plan, &options, &s->executor, err))
         return err->status;
     s->report.kernels = zinf_executor_kernels_name(s->executor);

@@ -85,7 +85,9 @@ static zinf_operand columns(zinf_operand o, uint64_t first, uint64_t n)
 
 static zinf_operand scalars(const builder *b, uint64_t slot, uint64_t n)
 {
-    return view((buffer){8 * slot, 8 * n, ZINF_TIER_SCALAR}, b->scalar_value + (uint32_t)slot,
+    const uint32_t value = slot < ZINF_SCALAR_PARTIALS ? (uint32_t)slot : ZINF_SCALAR_PARTIALS;
+
+    return view((buffer){8 * slot, 8 * n, ZINF_TIER_SCALAR}, b->scalar_value + value,
                 ZINF_F64, 1, n);
 }
 
@@ -503,20 +505,6 @@ zinf_plan mini_plan(const mini_options *options)
         p->machine.capacity_bytes[t] = p->machine.arena_bytes[t];
     mini_add_waits(p);
     return b.plan;
-}
-
-zinf_plan mini_copy(const zinf_plan *plan)
-{
-    zinf_plan made = *plan;
-
-#define X(field)                                                                                 \
-    made.field = calloc(CAP, sizeof *made.field);                                                \
-    memcpy(made.field, plan->field, CAP * sizeof *made.field);
-    ARRAYS(X)
-#undef X
-    made.strings = calloc(CAP, 64);
-    memcpy(made.strings, plan->strings, CAP * 64);
-    return made;
 }
 
 void mini_free(zinf_plan *plan)

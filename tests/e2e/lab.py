@@ -51,6 +51,17 @@ cluster:
 """
 
 
+# ZINF_TEST_SHARE=N: of the variants that are tried one after the other only every N-th, where a
+# program is much slower than usual (tools/sanitize).
+SHARE = int(os.environ.get("ZINF_TEST_SHARE", "1"))
+
+
+def some(variants):
+    """A share of them that has the first and the last."""
+    variants = list(variants)
+    return variants if SHARE == 1 else variants[::SHARE] + variants[1:][-1:]
+
+
 def tiers(param, grad=None, optimizer=None, checkpoint=None):
     return {"tier.param": param, "tier.grad": grad or param, "tier.optimizer": optimizer or param,
             "tier.checkpoint": checkpoint or param}

@@ -32,6 +32,8 @@ static inline zinf_plan builder_new(void)
     plan.machine.arena_bytes[ZINF_TIER_DEVICE] = 1 << 20;
     plan.machine.arena_bytes[ZINF_TIER_HOST] = 1 << 20;
     plan.machine.arena_bytes[ZINF_TIER_NVME] = 1 << 20;
+    for (int t = 0; t <= ZINF_TIER_NVME; t++)
+        plan.machine.capacity_bytes[t] = plan.machine.arena_bytes[t];
     plan.segments = calloc(BUILDER_ROOM, sizeof *plan.segments);
     plan.instrs = calloc(BUILDER_ROOM, sizeof *plan.instrs);
     plan.operands = calloc(BUILDER_ROOM, sizeof *plan.operands);
