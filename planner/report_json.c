@@ -105,6 +105,20 @@ static json *memory(const zinf_plan *plan)
     return o;
 }
 
+/* The step if every instruction ran alone. */
+static double serial_s(const zinf_plan *plan)
+{
+    const zinf_program *step = &plan->programs[ZINF_PROGRAM_STEP];
+    double ns = 0;
+
+    for (uint32_t g = 0; g < step->n_segments; g++) {
+        const zinf_segment *segment = &plan->segments[step->first_segment + g];
+        for (uint32_t i = 0; i < segment->n_instrs; i++)
+            ns += (double)segment->count * plan->instrs[segment->first_instr + i].cost_ns;
+    }
+    return ns * 1e-9;
+}
+
 static json *predicted(const zinf_plan *plan)
 {
     const zinf_predicted *p = &plan->predicted;
@@ -116,6 +130,7 @@ static json *predicted(const zinf_plan *plan)
     add_real(o, "tflops_per_device", p->flops_per_step / p->step_s * 1e-12);
     add_real(o, "hardware_tflops_per_device", p->hardware_flops_per_step / p->step_s * 1e-12);
     add_real(o, "mfu", p->flops_per_step / p->step_s / p->peak_flops);
+    add_real(o, "serial_s", serial_s(plan));
     add_text(o, "bound_by", zinf_queue_name(p->bound_by));
     json *queues = add_object(o, "queues");
     for (unsigned q = 0; q < ZINF_N_QUEUES; q++)
@@ -184,6 +199,11 @@ zinf_status zinf_report_json(FILE *out, const zinf_search_result *r, const zinf_
         add_u64(m, "params", plan->model.n_params);
         add(root, "equations", equations(plan, model, cluster));
         add(root, "decisions", decisions(&plan->decisions));
+        json *ranks = add_object(root, "ranks");
+        add_u64(ranks, "count", plan->decisions.ranks);
+        add_u64(ranks, "collectives_per_step", plan->predicted.n_collectives);
+        add_u64(ranks, "sent_bytes_per_step",
+                plan->predicted.moved_bytes[ZINF_QUEUE_COLLECTIVE]);
         add(root, "memory", memory(plan));
         json *traffic = add_object(root, "traffic");
         for (unsigned c = 0; c < ZINF_N_CLASSES; c++) {

@@ -1,9 +1,9 @@
 /* runtime/checkpoint.c - the writer of checkpoints; see checkpoint.h for the promise and
  * checkpoint_format.h for the format.
  *
- * One writer a directory (flock on the directory itself). It builds DIR/.zinf-writing and renames
- * that; a checkpoint to be removed is renamed to DIR/.zinf-removing first. What a killed run left
- * under these two names is cleaned by the next writer. DIR/.zinf-reserved, if it is there, becomes
+ * One writer a directory (flock on the directory itself), which other ranks may join. It builds
+ * DIR/.zinf-writing and renames that; a checkpoint to be removed is renamed to DIR/.zinf-removing
+ * first. What a killed run left under these two names is cleaned by the next writer. DIR/.zinf-reserved, if it is there, becomes
  * what is written: its space is ours already. Only directories that hold nothing but our files are
  * ever removed.
  */
@@ -22,8 +22,9 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
+
+#include "runtime/element_sum.h"
 
 #define WRITING ".zinf-writing"
 #define REMOVING ".zinf-removing"
@@ -37,8 +38,6 @@ typedef struct extent {
 typedef struct track {
     extent *extents; /* sorted, apart from each other */
     uint32_t n, room;
-    uint64_t hashed; /* elements from 0 that are in the checksum */
-    XXH64_state_t sum;
 } track;
 
 struct zinf_checkpoint_writer {
@@ -51,6 +50,8 @@ struct zinf_checkpoint_writer {
     uint64_t data_at[ZINF_N_STATES], header_sums[ZINF_N_STATES];
     uint64_t *offsets; /* [n_tensors + 1] */
     track *tracks;     /* [n_tensors][ZINF_N_STATES] */
+    uint64_t *totals;  /* [n_tensors][ZINF_N_STATES] checksums, then as many counts of elements */
+    bool joined;
 };
 
 static const char *const our_files[] = {
@@ -206,8 +207,7 @@ static json_object *make_manifest(const zinf_checkpoint_writer *w)
         zinf_json_add(tensor, "name", json_object_new_string(name));
         zinf_json_add(tensor, "shape", zinf_tensor_shape(&w->plan->tensors[i]));
         for (unsigned a = 0; a < ZINF_N_STATES; a++)
-            add_sum(tensor, zinf_state_names[a],
-                    XXH64_digest(&w->tracks[(size_t)i * ZINF_N_STATES + a].sum));
+            add_sum(tensor, zinf_state_names[a], w->totals[(size_t)i * ZINF_N_STATES + a]);
         zinf_json_append(tensors, tensor);
     }
     zinf_json_add(m, "tensors", tensors);
@@ -441,9 +441,37 @@ static zinf_status create_file(zinf_checkpoint_writer *w, unsigned array, zinf_e
     return err->status;
 }
 
-static zinf_status make(const char *directory, const zinf_plan *plan,
-                        const zinf_progress *progress, const char *temp_name,
-                        zinf_checkpoint_writer **ret_writer, zinf_error *err)
+static void free_writer(zinf_checkpoint_writer *w)
+{
+    for (unsigned a = 0; a < ZINF_N_STATES; a++)
+        if (w->fds[a] >= 0)
+            close(w->fds[a]);
+    if (w->temp_fd >= 0)
+        close(w->temp_fd);
+    if (w->dir_fd >= 0)
+        close(w->dir_fd); /* and the lock with it */
+    for (uint64_t i = 0; w->tracks && i < (uint64_t)w->plan->n_tensors * ZINF_N_STATES; i++)
+        free(w->tracks[i].extents);
+    free(w->tracks);
+    free(w->totals);
+    free(w->offsets);
+    free(w->directory);
+    free(w);
+}
+
+void zinf_checkpoint_abandon(zinf_checkpoint_writer *w)
+{
+    if (!w)
+        return;
+    if (w->temp_fd >= 0 && !w->joined)
+        zinf_checkpoint_remove(w->dir_fd, w->temp_name);
+    free_writer(w);
+}
+
+/* Everything but the files. */
+static zinf_status new_writer(const char *directory, const zinf_plan *plan,
+                              const zinf_progress *progress, const char *temp_name,
+                              zinf_checkpoint_writer **ret_writer, zinf_error *err)
 {
     const uint64_t n_tracks = (uint64_t)plan->n_tensors * ZINF_N_STATES;
     zinf_checkpoint_writer *w = calloc(1, sizeof *w);
@@ -460,14 +488,27 @@ static zinf_status make(const char *directory, const zinf_plan *plan,
     w->directory = strdup(directory);
     w->offsets = calloc((size_t)plan->n_tensors + 1, sizeof *w->offsets);
     w->tracks = calloc(n_tracks ? n_tracks : 1, sizeof *w->tracks);
-    if (!w->directory || !w->offsets || !w->tracks) {
+    w->totals = calloc(2 * n_tracks + 1, sizeof *w->totals);
+    if (!w->directory || !w->offsets || !w->tracks || !w->totals)
         zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
-        goto out;
-    }
-    for (uint64_t i = 0; i < n_tracks; i++)
-        XXH64_reset(&w->tracks[i].sum, 0);
-    if (zinf_checkpoint_layout(plan, w->offsets, err) || open_directory(w, err) ||
-        check_space(w, err))
+    else
+        zinf_checkpoint_layout(plan, w->offsets, err);
+    if (err->status)
+        free_writer(w);
+    else
+        *ret_writer = w;
+    return err->status;
+}
+
+static zinf_status make(const char *directory, const zinf_plan *plan,
+                        const zinf_progress *progress, const char *temp_name,
+                        zinf_checkpoint_writer **ret_writer, zinf_error *err)
+{
+    zinf_checkpoint_writer *w;
+
+    if (new_writer(directory, plan, progress, temp_name, &w, err))
+        return err->status;
+    if (open_directory(w, err) || check_space(w, err))
         goto out;
     for (unsigned a = 0; a < ZINF_N_STATES; a++)
         if (create_file(w, a, err))
@@ -481,30 +522,35 @@ out:
     return err->status;
 }
 
-static void free_writer(zinf_checkpoint_writer *w)
+zinf_status zinf_checkpoint_join(const char *directory, const zinf_plan *plan,
+                                 const zinf_progress *progress,
+                                 zinf_checkpoint_writer **ret_writer, zinf_error *err)
 {
-    for (unsigned a = 0; a < ZINF_N_STATES; a++)
-        if (w->fds[a] >= 0)
-            close(w->fds[a]);
-    if (w->temp_fd >= 0)
-        close(w->temp_fd);
-    if (w->dir_fd >= 0)
-        close(w->dir_fd); /* and the lock with it */
-    for (uint64_t i = 0; w->tracks && i < (uint64_t)w->plan->n_tensors * ZINF_N_STATES; i++)
-        free(w->tracks[i].extents);
-    free(w->tracks);
-    free(w->offsets);
-    free(w->directory);
-    free(w);
-}
+    zinf_checkpoint_writer *w;
 
-void zinf_checkpoint_abandon(zinf_checkpoint_writer *w)
-{
-    if (!w)
-        return;
-    if (w->temp_fd >= 0)
-        zinf_checkpoint_remove(w->dir_fd, w->temp_name);
-    free_writer(w);
+    if (new_writer(directory, plan, progress, WRITING, &w, err))
+        return err->status;
+    w->joined = true;
+    w->dir_fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    w->temp_fd = w->dir_fd < 0 ? -1 : openat(w->dir_fd, WRITING,
+                                             O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (unsigned a = 0; a < ZINF_N_STATES && !err->status; a++) {
+        char *header = NULL;
+        const char *name = zinf_state_files[a];
+        if (make_header(w, a, &header, &w->data_at[a], err))
+            break;
+        free(header);
+        w->fds[a] = w->temp_fd < 0 ? -1 : openat(w->temp_fd, name, O_RDWR | O_CLOEXEC);
+        if (w->fds[a] < 0)
+            zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"%s\", which rank 0 has made in \"%s\", "
+                      "cannot be opened here: %s; --save DIR must be on a filesystem that every "
+                      "rank sees", name, directory, strerror(errno));
+    }
+    if (err->status)
+        zinf_checkpoint_abandon(w);
+    else
+        *ret_writer = w;
+    return err->status;
 }
 
 zinf_status zinf_checkpoint_create(const char *directory, const zinf_plan *plan,
@@ -585,10 +631,9 @@ zinf_status zinf_checkpoint_put(zinf_checkpoint_writer *w, uint32_t tensor,
                          (double)values[fault], w->directory);
     if (add_extent(k, first, first + n, t->name, zinf_state_names[array], err))
         return err->status;
-    if (first == k->hashed) {
-        XXH64_update(&k->sum, values, n * sizeof *values);
-        k->hashed += n;
-    }
+    const size_t index = (size_t)tensor * ZINF_N_STATES + array;
+    w->totals[index] += zinf_element_sum(first, n, values);
+    w->totals[(size_t)w->plan->n_tensors * ZINF_N_STATES + index] += n;
     return zinf_write_all(w->fds[array], values, n * sizeof *values,
                           w->data_at[array] + w->offsets[tensor] + first * sizeof *values,
                           w->directory, zinf_state_files[array], err);
@@ -598,53 +643,39 @@ zinf_status zinf_checkpoint_put(zinf_checkpoint_writer *w, uint32_t tensor,
 
 static zinf_status check_complete(const zinf_checkpoint_writer *w, zinf_error *err)
 {
-    for (uint32_t i = 0; i < w->plan->n_tensors; i++)
-        for (unsigned a = 0; a < ZINF_N_STATES; a++) {
-            const track *k = &w->tracks[(size_t)i * ZINF_N_STATES + a];
-            const uint64_t n = zinf_tensor_elems(&w->plan->tensors[i]);
-            if (!n || (k->n == 1 && k->extents[0].end - k->extents[0].first == n))
-                continue;
-            const uint64_t missing = k->n && !k->extents[0].first ? k->extents[0].end : 0;
-            return zinf_fail(err, ZINF_WRONG_RESULT, "checkpoint: element %" PRIu64 " of \"%s\" "
-                             "(%s) was never put; nothing was saved in \"%s\"", missing,
-                             w->plan->tensors[i].name, zinf_state_names[a], w->directory);
-        }
+    const size_t n_tracks = (size_t)w->plan->n_tensors * ZINF_N_STATES;
+
+    for (size_t i = 0; i < n_tracks; i++) {
+        const zinf_tensor *tensor = &w->plan->tensors[i / ZINF_N_STATES];
+        const uint64_t n = zinf_tensor_elems(tensor), put = w->totals[n_tracks + i];
+        if (put != n)
+            return zinf_fail(err, ZINF_WRONG_RESULT, "checkpoint: %" PRIu64 " of %" PRIu64
+                             " elements of \"%s\" (%s) were put; nothing was saved in \"%s\"",
+                             put, n, tensor->name, zinf_state_names[i % ZINF_N_STATES],
+                             w->directory);
+    }
     return ZINF_OK;
 }
 
-/* What came in order is in the checksum already; the rest is read back. */
-static zinf_status finish_sums(zinf_checkpoint_writer *w, zinf_error *err)
+zinf_status zinf_checkpoint_sync(const zinf_checkpoint_writer *w, zinf_error *err)
 {
-    float *chunk = NULL;
+    for (unsigned a = 0; a < ZINF_N_STATES; a++)
+        if (fsync(w->fds[a]))
+            return fail_on(w, "syncing", zinf_state_files[a], err);
+    return ZINF_OK;
+}
 
-    for (uint32_t i = 0; i < w->plan->n_tensors; i++)
-        for (unsigned a = 0; a < ZINF_N_STATES; a++) {
-            track *k = &w->tracks[(size_t)i * ZINF_N_STATES + a];
-            const uint64_t n = zinf_tensor_elems(&w->plan->tensors[i]);
-            while (k->hashed < n) {
-                const uint64_t left = n - k->hashed, most = ZINF_CHUNK_BYTES / sizeof *chunk;
-                const uint64_t some = left < most ? left : most;
-                if (!chunk && !(chunk = malloc(ZINF_CHUNK_BYTES)))
-                    return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
-                if (zinf_read_all(w->fds[a], chunk, some * sizeof *chunk,
-                                  w->data_at[a] + w->offsets[i] + k->hashed * sizeof *chunk,
-                                  w->directory, zinf_state_files[a], err))
-                    goto out;
-                XXH64_update(&k->sum, chunk, some * sizeof *chunk);
-                k->hashed += some;
-            }
-        }
-out:
-    free(chunk);
-    return err->status;
+uint64_t *zinf_checkpoint_totals(zinf_checkpoint_writer *w, uint32_t *ret_n)
+{
+    *ret_n = 2 * w->plan->n_tensors * ZINF_N_STATES;
+    return w->totals;
 }
 
 /* A checkpoint of the same step, from before a resume, changes places with the new one. */
 static zinf_status publish(const zinf_checkpoint_writer *w, zinf_error *err)
 {
-    for (unsigned a = 0; a < ZINF_N_STATES; a++)
-        if (fsync(w->fds[a]))
-            return fail_on(w, "syncing", zinf_state_files[a], err);
+    if (zinf_checkpoint_sync(w, err))
+        return err->status;
     if (fsync(w->temp_fd))
         return fail_on(w, "syncing", WRITING, err);
     if (renameat2(w->dir_fd, WRITING, w->dir_fd, w->step_name, RENAME_NOREPLACE)) {
@@ -669,7 +700,7 @@ zinf_status zinf_checkpoint_commit(zinf_checkpoint_writer *w, zinf_error *err)
 {
     zinf_status status = ZINF_OK;
 
-    if (check_complete(w, err) || finish_sums(w, err) || write_manifest(w, true, err) ||
+    if (check_complete(w, err) || write_manifest(w, true, err) ||
         write_latest(w, true, err) || publish(w, err))
         status = err->status;
     else

@@ -3,9 +3,10 @@
  *
  * manifest.json, in this order: format, version, step, data_position, seed, loss_scale, plan_hash,
  * model {}, files {name: {bytes, header}}, tensors [{name, shape, master, m, v}], checksum.
- * Every checksum is xxh64 with seed 0 as 16 hex digits: `header` of a file's bytes before its
- * data, `master`, `m`, `v` of that array of the tensor, `checksum` of all of the manifest before
- * its own digits. Together they cover every byte of the four files.
+ * Every checksum is 16 hex digits: `master`, `m`, `v` are that array's element_sum.h, which ranks
+ * can add up; the others are xxh64 with seed 0, `header` of a file's bytes before its data,
+ * `checksum` of all of the manifest before its own digits. Together they cover every byte of the
+ * four files.
  */
 #ifndef ZINF_RUNTIME_CHECKPOINT_FORMAT_H
 #define ZINF_RUNTIME_CHECKPOINT_FORMAT_H
@@ -23,7 +24,7 @@
 
 #define ZINF_CHECKPOINT_FORMAT "zinf checkpoint"
 enum {
-    ZINF_CHECKPOINT_VERSION = 1,
+    ZINF_CHECKPOINT_VERSION = 2,
     ZINF_SUM_DIGITS = 16,
     ZINF_CHUNK_BYTES = 1 << 18,          /* of what is read for a checksum at once */
     ZINF_MAX_HEADER_BYTES = 100000000    /* of a safetensors header, by its specification */

@@ -34,23 +34,7 @@ def base():
 
 
 def loss_bound():
-    """Between two runs whose gradients differ by gradient_bound d, after Adam's steps.
-
-    Adam moves weight i by at most about 2 lr e_i / |g_i| more or less if its gradient is off by
-    e_i; this changes the loss by g_i times that, 2 lr e_i. The signs of e_i are independent, so
-    the sum over all weights is about 2 lr |e| <= 2 lr d |g|, here for the sum of the rates lr.
-    The evaluation itself: in bf16 each run has noise of its own, from 8 roundings a block and 4
-    beside them in a token's logits, which spread by less than 1/4 at these weights; the mean
-    over the tokens has sqrt(TOKENS) less of it; four standard deviations. In fp32 a loss near
-    5.5 has about 8 units of it.
-    """
-    rates = sum(row["lr"] for row in base().rows[:-1])
-    size = max(row["grad_norm"] for row in base().rows)
-    noise = 8 * 5.5 * UNIT["fp32"]
-    if PRECISION == "bf16":
-        roundings = 2 * (8 * LAYERS + 4)  # of two runs
-        noise = 4 * math.sqrt(roundings / TOKENS) * 0.5 * UNIT["bf16"] * 0.25 * math.sqrt(2)
-    return noise + 2 * rates * gradient_bound(PRECISION, LAYERS) * size
+    return lib.loss_bound(base().rows, PRECISION, LAYERS, TOKENS)
 
 
 def close(run, what):
