@@ -3,9 +3,9 @@
  *
  * One writer a directory (flock on the directory itself), which other ranks may join. It builds
  * DIR/.zinf-writing and renames that; a checkpoint to be removed is renamed to DIR/.zinf-removing
- * first. What a killed run left under these two names is cleaned by the next writer. DIR/.zinf-reserved, if it is there, becomes
- * what is written: its space is ours already. Only directories that hold nothing but our files are
- * ever removed.
+ * first. What a killed run left under these two names is cleaned by the next writer.
+ * DIR/.zinf-reserved, if it is there, becomes what is written: its space is ours already. Only
+ * directories that hold nothing but our files are ever removed.
  */
 #include "runtime/checkpoint_format.h"
 
