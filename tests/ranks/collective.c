@@ -62,7 +62,8 @@ static void every_shard_is_the_sum_of_all_ranks(void)
             send[k] = (float)((k % 1021) * (C->rank + 1));
         fine = fine && !C->reduce_scatter(C, send, recv, n, ZINF_F32, &err);
         for (uint64_t i = 0; fine && i < n; i++)
-            fine = recv[i] == (float)((C->rank * n + i) % 1021 * (C->n_ranks * (C->n_ranks + 1) / 2));
+            fine = recv[i] == (float)((C->rank * n + i) % 1021 *
+                                      (C->n_ranks * (C->n_ranks + 1) / 2));
         CHECK(all(fine && recv[n] == -7));
         free(send);
         free(recv);
