@@ -50,7 +50,7 @@ zinf_status trainer_plan(const trainer_model *model, bool unified, const char *s
     int n;
 
     trainer_model_text(model, text);
-    if (zinf_model_parse("model", text, strlen(text), &m, err))
+    if (zinf_model_parse("model", text, strlen(text), NULL, &m, err))
         return err->status;
     snprintf(text, sizeof text, cluster_text, unified ? "true" : "false");
     if (zinf_cluster_parse("cluster", text, strlen(text), &cluster, err))

@@ -392,7 +392,7 @@ static zinf_plan llama_plan(const char *sets)
     char word[64];
     int n;
 
-    CHECK_MESSAGE(!zinf_model_parse("m", model_text, strlen(model_text), &model, &err), "%s",
+    CHECK_MESSAGE(!zinf_model_parse("m", model_text, strlen(model_text), NULL, &model, &err), "%s",
                   err.text);
     CHECK_MESSAGE(!zinf_cluster_parse("c", cluster_text, strlen(cluster_text), &cluster, &err),
                   "%s", err.text);
