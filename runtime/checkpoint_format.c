@@ -96,7 +96,7 @@ zinf_status zinf_write_all(int fd, const void *bytes, uint64_t n, uint64_t offse
         if (moved < 0 && errno == EINTR)
             continue;
         if (moved <= 0)
-            return zinf_fail(err, ZINF_MACHINE, "checkpoint: writing \"%s\" in \"%s\" at offset %"
+            return zinf_fail(err, ZINF_MACHINE, "writing \"%s\" in \"%s\" at offset %"
                              PRIu64 ", length %" PRIu64 " bytes: %s", name, directory,
                              offset + done, n - done,
                              moved ? strerror(errno) : "nothing was written");
@@ -115,7 +115,7 @@ zinf_status zinf_read_all(int fd, void *ret_bytes, uint64_t n, uint64_t offset,
         if (moved < 0 && errno == EINTR)
             continue;
         if (moved <= 0)
-            return zinf_fail(err, moved ? ZINF_MACHINE : ZINF_BAD_INPUT, "checkpoint: reading "
+            return zinf_fail(err, moved ? ZINF_MACHINE : ZINF_BAD_INPUT, "reading "
                              "\"%s\" in \"%s\" at offset %" PRIu64 ", length %" PRIu64
                              " bytes: %s", name, directory, offset + done, n - done,
                              moved ? strerror(errno) : "the file ends there, it is truncated");

@@ -118,6 +118,16 @@ zinf_status zinf_log_step(FILE *log, const zinf_step_report *step, zinf_error *e
     return written(log, err);
 }
 
+zinf_status zinf_log_eval(FILE *log, const zinf_evaluation *evaluation, zinf_error *err)
+{
+    fprintf(log, "{\"eval\": {\"tokens\": %" PRIu64 ", \"sequences\": %" PRIu64,
+            evaluation->n_tokens, evaluation->n_sequences);
+    number(log, "loss", evaluation->loss);
+    number(log, "perplexity", evaluation->perplexity);
+    fputs("}}\n", log);
+    return written(log, err);
+}
+
 static void tiers(FILE *log, const char *name, const uint64_t bytes[ZINF_N_TIERS])
 {
     fprintf(log, "\"%s\": {", name);

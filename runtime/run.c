@@ -15,7 +15,9 @@
 #include "runtime/checker.h"
 #include "runtime/checkpoint.h"
 #include "runtime/data.h"
+#include "runtime/evaluate.h"
 #include "runtime/executor.h"
+#include "runtime/hf.h"
 #include "runtime/nonfinite.h"
 #include "runtime/overhead.h"
 #include "runtime/params_hash.h"
@@ -26,12 +28,14 @@
 #include "runtime/sample.h"
 #include "runtime/storage.h"
 
+#define EXPORT_SHARD_BYTES 5000000000u
 enum { MOST_SKIPPED = 10 }; /* steps in a row whose loss or norm is not finite */
 
 typedef struct session {
     const zinf_run_options *options;
     zinf_plan plan;
-    zinf_data *data, *val;
+    const volatile sig_atomic_t *stop;
+    zinf_data *data, *val, *eval;
     zinf_storage *storage;
     zinf_executor *executor;
     zinf_params_hash *hash;
@@ -61,18 +65,36 @@ static zinf_status open_data(session *s, zinf_error *err)
     if (o->val && zinf_data_open(o->val, model->vocab, job->sequence, job->seed, false, &s->val,
                                  err))
         return err->status;
+    if (o->eval && zinf_data_open(o->eval, model->vocab, job->sequence, job->seed, false, &s->eval,
+                                  err))
+        return err->status;
     return ZINF_OK;
 }
 
-/* Begins a checkpoint and drops it: a directory that cannot take one is found out now, not after
- * the work that it would have kept. */
+static zinf_status begin_export(const session *s, zinf_hf_writer **ret_writer, zinf_error *err)
+{
+    const zinf_run_options *o = s->options;
+    const zinf_hf_options options = {
+        .from = o->init, .dtype = o->export_dtype ? ZINF_BF16 : ZINF_F32,
+        .shard_bytes = o->export_shard_bytes ? o->export_shard_bytes : EXPORT_SHARD_BYTES};
+
+    return zinf_hf_create(o->export, &s->plan, &options, ret_writer, err);
+}
+
+/* Begins a checkpoint and an export and drops them: a directory that cannot take one is found out
+ * now, not after the work that it would have kept. */
 static zinf_status try_saving(const session *s, zinf_error *err)
 {
     zinf_checkpoint_writer *writer = NULL;
+    zinf_hf_writer *exported = NULL;
 
-    if (zinf_checkpoint_create(s->options->save, &s->plan, &s->progress, &writer, err))
+    if (s->options->save &&
+        zinf_checkpoint_create(s->options->save, &s->plan, &s->progress, &writer, err))
         return err->status;
     zinf_checkpoint_abandon(writer);
+    if (s->options->export && begin_export(s, &exported, err))
+        return err->status;
+    zinf_hf_abandon(exported);
     return ZINF_OK;
 }
 
@@ -91,12 +113,12 @@ static zinf_status load(session *s, zinf_error *err)
         zinf_preflight(&s->plan, o->nvme, traced_bytes(s), err))
         return err->status;
     malloc_trim(0); /* what the checker used */
-    s->steps = o->steps_given ? o->steps : o->sample ? 0 : s->plan.job.steps;
+    s->steps = o->steps_given ? o->steps : o->sample || o->eval ? 0 : s->plan.job.steps;
     s->progress = (zinf_progress){.seed = s->plan.job.seed, .loss_scale = 1,
                                   .plan_hash = s->plan.hash};
     if (!o->resume && open_data(s, err))
         return err->status;
-    if (o->save && try_saving(s, err))
+    if (try_saving(s, err))
         return err->status;
     if (o->log) {
         s->log = fopen(o->log, "w");
@@ -141,6 +163,16 @@ static zinf_status get_state(void *context, uint32_t tensor, zinf_state_array ar
     return zinf_checkpoint_get(context, tensor, array, first, n, ret_values, err);
 }
 
+/* Of a pretrained model there are weights alone: training begins with moments of 0. */
+static zinf_status get_pretrained(void *context, uint32_t tensor, zinf_state_array array,
+                                  uint64_t first, uint64_t n, float *ret_values, zinf_error *err)
+{
+    if (array == ZINF_STATE_MASTER)
+        return zinf_hf_get(context, tensor, first, n, ret_values, err);
+    memset(ret_values, 0, n * sizeof *ret_values);
+    return ZINF_OK;
+}
+
 /* The master weight of largest magnitude. */
 typedef struct largest {
     double magnitude;
@@ -150,6 +182,7 @@ typedef struct largest {
 
 typedef struct state_sink {
     zinf_checkpoint_writer *writer; /* NULL: none */
+    zinf_hf_writer *exported;       /* NULL: none */
     zinf_params_hash *hash;
     largest *largest; /* NULL: nobody asks */
 } state_sink;
@@ -172,17 +205,35 @@ static zinf_status put_state(void *context, uint32_t tensor, zinf_state_array ar
         return err->status;
     if (sink->largest && array == ZINF_STATE_MASTER)
         find_largest(tensor, first, n, values, sink->largest);
+    if (sink->exported && array == ZINF_STATE_MASTER &&
+        zinf_hf_put(sink->exported, tensor, first, n, values, err))
+        return err->status;
     if (sink->writer)
         return zinf_checkpoint_put(sink->writer, tensor, array, first, n, values, err);
     return ZINF_OK;
 }
 
-/* Fresh weights, or a checkpoint's. */
+static zinf_status begin_pretrained(session *s, zinf_error *err)
+{
+    zinf_env env = {.get = get_pretrained};
+    zinf_hf_reader *reader = NULL;
+
+    if (zinf_hf_open(s->options->init, &s->plan, &reader, err))
+        return err->status;
+    env.state_context = reader;
+    zinf_executor_run(s->executor, ZINF_PROGRAM_LOAD, &env, err);
+    zinf_hf_close(reader);
+    return err->status;
+}
+
+/* Fresh weights, a pretrained model's, or a checkpoint's. */
 static zinf_status begin(session *s, zinf_error *err)
 {
     zinf_env env = {.get = get_state};
     zinf_checkpoint_reader *reader = NULL;
 
+    if (s->options->init)
+        return begin_pretrained(s, err);
     if (!s->options->resume)
         return zinf_executor_run(s->executor, ZINF_PROGRAM_INIT, &env, err);
     if (zinf_checkpoint_open(s->options->resume, &s->plan, &reader, &s->progress, err))
@@ -204,9 +255,10 @@ static zinf_status begin(session *s, zinf_error *err)
     return open_data(s, err);
 }
 
-/* Reads all states once: into a checkpoint if `save`, and into the hash of the weights.
- * ret_largest may be NULL. */
-static zinf_status export_state(session *s, bool save, largest *ret_largest, zinf_error *err)
+/* Reads all states once: into a checkpoint if `save`, into a Hugging Face directory if `export`,
+ * and into the hash of the weights. ret_largest may be NULL. */
+static zinf_status export_state(session *s, bool save, bool export, largest *ret_largest,
+                                zinf_error *err)
 {
     state_sink sink = {.hash = s->hash, .largest = ret_largest};
     zinf_env env = {.step = s->progress.step, .put = put_state, .state_context = &sink};
@@ -215,17 +267,27 @@ static zinf_status export_state(session *s, bool save, largest *ret_largest, zin
     if (save && zinf_checkpoint_create(s->options->save, &s->plan, &s->progress, &sink.writer,
                                        err))
         return err->status;
-    if (zinf_executor_run(s->executor, ZINF_PROGRAM_SAVE, &env, err)) {
+    if ((export && begin_export(s, &sink.exported, err)) ||
+        zinf_executor_run(s->executor, ZINF_PROGRAM_SAVE, &env, err)) {
         zinf_checkpoint_abandon(sink.writer);
+        zinf_hf_abandon(sink.exported);
         return err->status;
     }
-    if (save && zinf_checkpoint_commit(sink.writer, err))
+    if (save && zinf_checkpoint_commit(sink.writer, err)) {
+        zinf_hf_abandon(sink.exported);
         return err->status;
+    }
     if (save) {
         s->saved_step = s->progress.step;
         zinf_progress_say(&s->line, "zinf-run: saved step %" PRIu64 " in \"%s\"",
                           s->progress.step, s->options->save);
     }
+    if (export && zinf_hf_commit(sink.exported, err))
+        return err->status;
+    if (export)
+        zinf_progress_say(&s->line, "zinf-run: exported the model of step %" PRIu64 " to \"%s\"%s",
+                          s->progress.step, s->options->export, s->options->init ? "" :
+                          "; its tokenizer is not known, copy it there");
     return zinf_params_hash_digest(s->hash, &s->report.params_hash, err);
 }
 
@@ -302,7 +364,8 @@ static zinf_status not_finite(session *s, const zinf_env *env, const zinf_progre
     if (s->options->on_nonfinite == ZINF_ON_NONFINITE_STOP)
         s->progress = *before;
     zinf_error saving = {0};
-    if (export_state(s, s->options->save && s->saved_step != s->progress.step, &most, &saving))
+    if (export_state(s, s->options->save && s->saved_step != s->progress.step, false, &most,
+                     &saving))
         zinf_progress_say(&s->line, "zinf-run: warning: the last good state could not be read or "
                           "saved: %s", saving.text);
     const size_t used = strlen(why);
@@ -353,12 +416,13 @@ static zinf_status one_step(session *s, bool last, zinf_error *err)
     else if (not_finite(s, &env, &before, err))
         return err->status;
     if (s->options->save_every && s->progress.step % s->options->save_every == 0)
-        return export_state(s, true, NULL, err);
+        return export_state(s, true, false, NULL, err);
     return ZINF_OK;
 }
 
-static zinf_status train(session *s, const volatile sig_atomic_t *stop, zinf_error *err)
+static zinf_status train(session *s, zinf_error *err)
 {
+    const volatile sig_atomic_t *stop = s->stop;
     const uint64_t first = s->progress.step;
 
     if (first >= s->steps && s->options->resume && s->options->steps_given)
@@ -404,11 +468,29 @@ static void account(session *s)
         r->measured_bytes[ZINF_TIER_NVME] = (uint64_t)info.st_size;
 }
 
+static zinf_status evaluate(session *s, zinf_error *err)
+{
+    zinf_evaluation e;
+
+    if (zinf_evaluate(&s->plan, s->executor, s->eval, s->stop, &e, err))
+        return err->status;
+    if (e.n_done < e.n_sequences) {
+        zinf_progress_say(&s->line, "zinf-run: evaluation stopped after %" PRIu64 " of %" PRIu64
+                          " sequences", e.n_done, e.n_sequences);
+        return ZINF_OK;
+    }
+    printf("eval    loss %.6f  perplexity %.6g  tokens %" PRIu64 "\n", e.loss, e.perplexity,
+           e.n_tokens);
+    return s->log ? zinf_log_eval(s->log, &e, err) : ZINF_OK;
+}
+
 static zinf_status finish(session *s, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
 
-    if (export_state(s, o->save && s->saved_step != s->progress.step, NULL, err))
+    if (export_state(s, o->save && s->saved_step != s->progress.step, o->export != NULL, NULL,
+                     err) ||
+        (o->eval && evaluate(s, err)))
         return err->status;
     if (o->sample) {
         const bool bytes = s->plan.model.vocab == 256 ||
@@ -431,10 +513,10 @@ static zinf_status finish(session *s, zinf_error *err)
 zinf_status zinf_run(const zinf_run_options *options, const volatile sig_atomic_t *stop,
                      zinf_error *err)
 {
-    session s = {.options = options, .saved_step = UINT64_MAX};
+    session s = {.options = options, .saved_step = UINT64_MAX, .stop = stop};
 
     zinf_progress_begin(&s.line);
-    if (load(&s, err) == ZINF_OK && begin(&s, err) == ZINF_OK && train(&s, stop, err) == ZINF_OK)
+    if (load(&s, err) == ZINF_OK && begin(&s, err) == ZINF_OK && train(&s, err) == ZINF_OK)
         finish(&s, err);
     if (s.line.open)
         fputc('\n', stderr);
@@ -443,6 +525,7 @@ zinf_status zinf_run(const zinf_run_options *options, const volatile sig_atomic_
     zinf_storage_close(s.storage);
     zinf_data_close(s.data);
     zinf_data_close(s.val);
+    zinf_data_close(s.eval);
     if (s.log)
         fclose(s.log);
     zinf_plan_free(&s.plan);

@@ -43,7 +43,8 @@ static void a_header_is_read(void)
 {
     CHECK_MESSAGE(!parse("{\"__metadata__\": {\"format\": \"pt\"}, "
                          T("b", "F32", "[2, 3]", "8", "32") ", " T("a", "BF16", "[4]", "0", "8")
-                         ", " T("none", "F16", "[0]", "8", "8") ", " T("mask", "BOOL", "[]", "32", "33") "}   ", 33), "%s", err.text);
+                         ", " T("none", "F16", "[0]", "8", "8") ", "
+                         T("mask", "BOOL", "[]", "32", "33") "}   ", 33), "%s", err.text);
     const zinf_safetensor *b = zinf_safetensors_find(&file, "b");
     const zinf_safetensor *a = zinf_safetensors_find(&file, "a");
     CHECK(file.n == 4 && a && b && !zinf_safetensors_find(&file, "c"));
