@@ -161,7 +161,8 @@ def write_checkpoint(folder, listed, model, seed):
         "format": "zinf checkpoint", "version": 2, "step": 0, "data_position": 0,
         "seed": seed, "loss_scale": "0x1p+0", "plan_hash": f"{0:016x}",
         "model": {**{key: value.hex() if isinstance(value, float) else value
-                     for key, value in model.items()}, "n_params": sum(len(values) for _, _, values in rows) // 4},
+                     for key, value in model.items()},
+                  "n_params": sum(len(values) for _, _, values in rows) // 4},
         "files": files,
         "tensors": [{"name": name, "shape": list(shape),
                      **{state: sums[state][i] for state in sums}}
