@@ -1,6 +1,8 @@
 /* planner/cost.c - see cost.h. */
 #include "planner/cost.h"
 
+#include <math.h>
+
 /* Cost of starting an instruction on a queue, ns: a futex wake and an OpenMP fork, about 5 us
  * each on a 2-core machine; a CUDA launch takes about the same. */
 static const double START_NS = 8000;
@@ -15,6 +17,14 @@ double zinf_device_peak(const zinf_cluster *cluster, zinf_dtype precision)
     if (precision == ZINF_F32)
         return f32 > 0 ? f32 : bf16 > 0 ? bf16 : f16;
     return bf16 > 0 ? bf16 : f16 > 0 ? f16 : f32;
+}
+
+double zinf_attention_rate(const zinf_cluster *cluster, zinf_dtype precision)
+{
+    const double rate = precision == ZINF_F32 ? cluster->device.attention_f32
+                                              : cluster->device.attention;
+
+    return rate > 0 ? rate : zinf_device_peak(cluster, precision) / 2;
 }
 
 double zinf_link_rate(const zinf_cluster *cluster)
@@ -86,15 +96,22 @@ static double work_s(const zinf_plan *plan, const zinf_cluster *cluster, const z
     switch (instr->opcode) {
     case ZINF_OP_ATTENTION_FORWARD:
     case ZINF_OP_ATTENTION_BACKWARD:
-        return flops / (cluster->device.attention > 0 ? cluster->device.attention : peak / 2);
+        return flops / zinf_attention_rate(cluster, plan->job.precision);
     case ZINF_OP_CLASSIFIER:
     case ZINF_OP_CLASSIFIER_BACKWARD:
     case ZINF_OP_CLASSIFIER_FORWARD: {
-        /* every chunk's logits are written and read again, forward and backward */
-        double logits = (double)o[0].rows * (double)o[1].rows;
-        double passes = instr->opcode == ZINF_OP_CLASSIFIER_FORWARD ? 8 : 22;
-        return flops / peak + logits * passes / bandwidth;
+        /* logits are written and read again, forward and backward; every chunk of tokens reads
+         * the weight, for both of its uses, and backward adds to the gradient */
+        const bool backward = instr->opcode != ZINF_OP_CLASSIFIER_FORWARD;
+        const double logits = (double)o[0].rows * (double)o[1].rows;
+        const double chunks = ceil((double)o[0].rows / (double)o[backward ? 6 : 4].rows);
+        const double weight = (double)o[1].rows * (double)o[1].cols;
+        const double act = (double)zinf_dtype_bytes(o[1].dtype);
+        return flops / peak + (logits * (backward ? 22 : 8) +
+                               chunks * weight * (backward ? 2 * act + 8 : act)) / bandwidth;
     }
+    case ZINF_OP_EMBEDDING_FORWARD: /* reads the rows of its tokens only */
+        return (bytes - (double)o[1].bytes + (double)o[3].bytes) / bandwidth;
     case ZINF_OP_READ:
         return cluster->nvme.latency + (double)o[0].bytes / cluster->nvme.read;
     case ZINF_OP_WRITE:
@@ -103,7 +120,8 @@ static double work_s(const zinf_plan *plan, const zinf_cluster *cluster, const z
     case ZINF_OP_DOWNLOAD:
         return cluster->links.host_device_latency + (double)o[0].bytes / zinf_link_rate(cluster);
     case ZINF_OP_ADAM:
-        return device ? bytes / bandwidth : (double)o[0].cols / cluster->host.adam;
+        return device && !cluster->unified ? bytes / bandwidth :
+                                             (double)o[0].cols / cluster->host.adam;
     case ZINF_OP_INIT:
         return (double)o[0].cols * INIT_NS * 1e-9 / (double)plan->decisions.n_threads;
     default:

@@ -8,6 +8,9 @@
  * without either at fp32's. */
 double zinf_device_peak(const zinf_cluster *cluster, zinf_dtype precision);
 
+/* FLOP/s of the attention kernels, masked pairs not counted. */
+double zinf_attention_rate(const zinf_cluster *cluster, zinf_dtype precision);
+
 /* FLOP of one instruction, attention counted causally (half of seq * seq). */
 double zinf_instr_flops(const zinf_plan *plan, const zinf_instr *instr);
 

@@ -163,8 +163,6 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
 {
     const uint32_t *tier = d->tier;
     const double peak = zinf_device_peak(cluster, m->precision);
-    const double attention_rate = cluster->device.attention > 0 ? cluster->device.attention
-                                                                : peak / 2;
     const bool again = d->checkpoint_interval != 0; /* recomputed */
     const bool tiled_vocab = d->tiles[ZINF_LINEAR_VOCAB] > 1;
     const double weights = s->layers * s->block_params, classifier = s->vocab * s->c;
@@ -182,8 +180,8 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
     double moved = s->n * s->act * s->layers * (s->c * (again ? 24 : 18) +
                                                 (s->f + s->fc) / 2 * (again ? 9 : 7)) +
                    s->n * s->vocab * (tiled_vocab ? 30 : 22);
-    double compute = flops / peak + attention / attention_rate + moved / cluster->device.bandwidth +
-                     ops * start;
+    double compute = flops / peak + attention / zinf_attention_rate(cluster, m->precision) +
+                     moved / cluster->device.bandwidth + ops * start;
 
     /* transfers of one micro-batch, bytes */
     double fetched = s->act * (weights * (again ? 3 : 2) - (again ? skipped : 0) +

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "kernels/kernels.h"
+#include "planner/cost.h"
 #include "planner/lower_internal.h"
 
 const zinf_view zinf_absent = {.buffer = ZINF_NONE, .value = ZINF_NONE};
@@ -262,13 +263,11 @@ zinf_view zinf_grad_target(zinf_lowering *l, uint32_t unit, bool second_use)
     return view;
 }
 
-/* The queue that works on gradients where they are summed: compute if that is a device's own
- * memory, else update. */
-static zinf_queue sum_queue(const zinf_lowering *l, zinf_view grad)
+/* The queue that works on a class of states: compute if they live on the device, else update, so
+ * that compute does not wait for what is brought from another tier. */
+static zinf_queue work_queue(const zinf_lowering *l, zinf_class state_class)
 {
-    bool on_device = l->host == ZINF_TIER_HOST && view_tier(l, grad) == ZINF_TIER_DEVICE;
-
-    return on_device ? ZINF_QUEUE_COMPUTE : ZINF_QUEUE_UPDATE;
+    return l->d->tier[state_class] == ZINF_TIER_DEVICE ? ZINF_QUEUE_COMPUTE : ZINF_QUEUE_UPDATE;
 }
 
 /* Adds a finished gradient to the accumulator on its tier. last_use: no other operator adds to
@@ -293,11 +292,12 @@ void zinf_store_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, bool secon
     } else {
         grad = move(l, unit, layer, text, grad, at, zinf_absent);
         sum = move(l, unit, layer, text, region, at, zinf_absent);
-        zinf_build_instr(l->b, ZINF_OP_ACCUMULATE, sum_queue(l, sum), 0, layer, unit,
+        zinf_build_instr(l->b, ZINF_OP_ACCUMULATE, work_queue(l, ZINF_CLASS_GRAD), 0, layer, unit,
                          zinf_build_string(l->b, "%s", text), NULL, (zinf_view[]){grad, sum}, 2);
     }
     if (last_use)
-        zinf_build_instr(l->b, ZINF_OP_SUM_OF_SQUARES, sum_queue(l, sum), 0, layer, unit,
+        zinf_build_instr(l->b, ZINF_OP_SUM_OF_SQUARES, work_queue(l, ZINF_CLASS_GRAD), 0, layer,
+                         unit,
                          zinf_build_string(l->b, "%s norm", l->b->plan->units[unit].name), NULL,
                          (zinf_view[]){sum, zinf_scalars(l, ZINF_SCALAR_PARTIALS + unit, 1)}, 2);
     if (tier != at)
@@ -394,7 +394,7 @@ static void lower_update(zinf_lowering *l)
     const uint32_t n = l->b->plan->n_units;
     const zinf_tier home = l->d->tier[ZINF_CLASS_OPTIMIZER];
     const zinf_tier at = home == ZINF_TIER_DEVICE ? ZINF_TIER_DEVICE : l->host;
-    const zinf_queue queue = at == l->host ? ZINF_QUEUE_UPDATE : ZINF_QUEUE_COMPUTE;
+    const zinf_queue queue = work_queue(l, ZINF_CLASS_OPTIMIZER);
     zinf_view clip[2] = {zinf_scalars(l, ZINF_SCALAR_PARTIALS, n),
                          zinf_scalars(l, ZINF_SCALAR_NORM, 3)};
     uint32_t next = 0;
@@ -518,18 +518,25 @@ static void lower_save(zinf_lowering *l)
 uint64_t zinf_classifier_chunk(const zinf_model *model, const zinf_cluster *cluster,
                                const zinf_decisions *d, uint64_t tokens)
 {
-    /* fp32 logits and their gradient may take a sixteenth of the device, at most 64 MiB: more
-     * rows than that no longer speed up a GEMM. */
-    uint64_t most = cluster->device.memory_bytes / 16;
-    uint64_t rows = (model->vocab + d->tiles[ZINF_LINEAR_VOCAB] - 1) / d->tiles[ZINF_LINEAR_VOCAB];
-    uint64_t chunk;
+    /* Logits in fp32 and their gradient may take a sixteenth of the device. A chunk reads the
+     * weight twice and its fp32 gradient once, and writes that: 12 bytes (16 in fp32) for
+     * 6 * chunk FLOP. Chunks in which that takes a sixteenth of the time are long enough. */
+    const uint64_t act = zinf_dtype_bytes(model->precision);
+    const uint64_t most = cluster->device.memory_bytes / 16;
+    const uint64_t rows = (model->vocab + d->tiles[ZINF_LINEAR_VOCAB] - 1) /
+                          d->tiles[ZINF_LINEAR_VOCAB];
+    const double enough = 16 * (double)(8 + 2 * act) / 6 *
+                          zinf_device_peak(cluster, model->precision) / cluster->device.bandwidth;
+    uint64_t chunk = most / (rows * (4 + act)) / 16 * 16;
 
-    if (most > (uint64_t)64 << 20)
-        most = (uint64_t)64 << 20;
-    chunk = most / (rows * (4 + zinf_dtype_bytes(model->precision))) / 16 * 16;
+    if ((double)chunk > enough)
+        chunk = ((uint64_t)enough + 15) / 16 * 16;
     if (chunk < 16)
         chunk = 16;
-    return chunk < tokens ? chunk : tokens;
+    if (chunk >= tokens)
+        return tokens;
+    const uint64_t n = (tokens + chunk - 1) / chunk; /* of equal size */
+    return ((tokens + n - 1) / n + 15) / 16 * 16;
 }
 
 void zinf_lower(zinf_builder *b, const zinf_model *model, const zinf_cluster *cluster,

@@ -26,7 +26,8 @@ typedef struct zinf_cluster {
         char name[ZINF_NAME_BYTES];
         uint64_t memory_bytes, reserve_bytes; /* kind cpu and unified: memory defaults to host's */
         double peak_f32, peak_bf16, peak_f16; /* FLOP/s when nothing waits for data; 0: absent */
-        double attention; /* FLOP/s of the attention kernels; 0: half of the peak used */
+        /* FLOP/s of the attention kernels, and in fp32; 0: half of the peak used */
+        double attention, attention_f32;
         double bandwidth; /* bytes/s of its own memory */
     } device;
     struct {

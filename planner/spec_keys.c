@@ -115,6 +115,8 @@ static const zinf_spec_key keys[] = {
     FLOPS("cluster.device.peak.fp32", C(device.peak_f32), "-", "14 TFLOP/s", "in fp32"),
     FLOPS("cluster.device.attention", C(device.attention), "-", "35 TFLOP/s",
           "of the attention kernels; absent: half of the peak used"),
+    FLOPS("cluster.device.attention_fp32", C(device.attention_f32), "-", "10 TFLOP/s",
+          "the same in fp32; absent: half of the peak used"),
     RATE("cluster.device.bandwidth", C(device.bandwidth), "= host.bandwidth if unified",
          "900 GB/s", "of the device's memory"),
     SECTION("cluster.host", NULL, "the host side of one node"),

@@ -3,8 +3,9 @@
  *
  * One writer a directory (flock on the directory itself). It builds DIR/.zinf-writing and renames
  * that; a checkpoint to be removed is renamed to DIR/.zinf-removing first. What a killed run left
- * under these two names is cleaned by the next writer. Only directories that hold nothing but our
- * files are ever removed.
+ * under these two names is cleaned by the next writer. DIR/.zinf-reserved, if it is there, becomes
+ * what is written: its space is ours already. Only directories that hold nothing but our files are
+ * ever removed.
  */
 #include "runtime/checkpoint_format.h"
 
@@ -28,7 +29,6 @@
 
 #define WRITING ".zinf-writing"
 #define REMOVING ".zinf-removing"
-#define NEW_LATEST ".zinf-latest"
 enum { STEP_NAME = 32 };
 
 typedef struct extent {
@@ -48,6 +48,7 @@ struct zinf_checkpoint_writer {
     zinf_progress progress;
     char *directory;
     char step_name[STEP_NAME];
+    const char *temp_name; /* WRITING; of a reservation ZINF_RESERVED_NAME */
     int dir_fd, temp_fd, fds[ZINF_N_STATES];
     uint64_t data_at[ZINF_N_STATES], header_sums[ZINF_N_STATES];
     uint64_t *offsets; /* [n_tensors + 1] */
@@ -55,8 +56,9 @@ struct zinf_checkpoint_writer {
 };
 
 static const char *const our_files[] = {
-    ZINF_MANIFEST_NAME, "master.safetensors", "m.safetensors", "v.safetensors"};
-enum { N_OUR_FILES = 4 };
+    ZINF_MANIFEST_NAME, "master.safetensors", "m.safetensors", "v.safetensors",
+    ZINF_LATEST_NAME}; /* the last until it is published */
+enum { N_OUR_FILES = 5 };
 
 static zinf_status fail_on(const zinf_checkpoint_writer *w, const char *what, const char *name,
                            zinf_error *err)
@@ -87,7 +89,7 @@ static bool holds_only_ours(int fd)
 }
 
 /* Leaves alone what is not there, is no directory, or holds anything of somebody else's. */
-static void remove_ours(int dir_fd, const char *name)
+void zinf_checkpoint_remove(int dir_fd, const char *name)
 {
     int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 
@@ -123,6 +125,11 @@ static bool is_ours(int dir_fd, const char *name)
     return ours;
 }
 
+bool zinf_checkpoint_is_step(int dir_fd, const char *name, uint64_t *ret_step)
+{
+    return parse_step(name, ret_step) && is_ours(dir_fd, name);
+}
+
 /* Of the steps before this one, the latest stays. A failure to remove fails nothing. */
 static void remove_older(const zinf_checkpoint_writer *w)
 {
@@ -138,29 +145,179 @@ static void remove_older(const zinf_checkpoint_writer *w)
     for (int pass = 0; pass < 2; pass++) {
         rewinddir(d);
         for (struct dirent *entry; (entry = readdir(d));) {
-            if (!parse_step(entry->d_name, &step) || step >= w->progress.step ||
-                !is_ours(w->dir_fd, entry->d_name))
+            if (!zinf_checkpoint_is_step(w->dir_fd, entry->d_name, &step) ||
+                step >= w->progress.step)
                 continue;
             if (!pass)
                 kept = step > kept ? step : kept;
             else if (step < kept && !renameat(w->dir_fd, entry->d_name, w->dir_fd, REMOVING))
-                remove_ours(w->dir_fd, REMOVING);
+                zinf_checkpoint_remove(w->dir_fd, REMOVING);
         }
     }
     closedir(d);
 }
 
+/* ---- the manifest and `latest` ---- */
+
+static void add_sum(json_object *object, const char *name, uint64_t sum)
+{
+    char text[ZINF_SUM_DIGITS + 1];
+
+    zinf_sum_text(sum, text);
+    json_object_object_add(object, name, json_object_new_string(text));
+}
+
+static json_object *make_model(const zinf_model_info *model)
+{
+    json_object *object = json_object_new_object();
+
+    json_object_object_add(object, "name", json_object_new_string(model->name));
+    json_object_object_add(object, "family", json_object_new_string(model->family));
+    for (unsigned i = 0; i < zinf_n_model_fields; i++)
+        json_object_object_add(object, zinf_model_fields[i].name,
+                               json_object_new_uint64(zinf_model_field_value(model, i)));
+    for (unsigned i = 0; i < zinf_n_model_reals; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "%a", zinf_model_real_value(model, i));
+        json_object_object_add(object, zinf_model_reals[i].name, json_object_new_string(text));
+    }
+    return object;
+}
+
+static json_object *make_manifest(const zinf_checkpoint_writer *w)
+{
+    const uint64_t data_bytes = w->offsets[w->plan->n_tensors];
+    json_object *m = json_object_new_object(), *files = json_object_new_object();
+    json_object *tensors = json_object_new_array();
+    char scale[64];
+
+    json_object_object_add(m, "format", json_object_new_string(ZINF_CHECKPOINT_FORMAT));
+    json_object_object_add(m, "version", json_object_new_int(ZINF_CHECKPOINT_VERSION));
+    json_object_object_add(m, "step", json_object_new_uint64(w->progress.step));
+    json_object_object_add(m, "data_position", json_object_new_uint64(w->progress.data_position));
+    json_object_object_add(m, "seed", json_object_new_uint64(w->progress.seed));
+    snprintf(scale, sizeof scale, "%a", w->progress.loss_scale); /* to the bit */
+    json_object_object_add(m, "loss_scale", json_object_new_string(scale));
+    add_sum(m, "plan_hash", w->progress.plan_hash);
+    json_object_object_add(m, "model", make_model(&w->plan->model));
+    for (unsigned a = 0; a < ZINF_N_STATES; a++) {
+        json_object *file = json_object_new_object();
+        json_object_object_add(file, "bytes", json_object_new_uint64(w->data_at[a] + data_bytes));
+        add_sum(file, "header", w->header_sums[a]);
+        json_object_object_add(files, zinf_state_files[a], file);
+    }
+    json_object_object_add(m, "files", files);
+    for (uint32_t i = 0; i < w->plan->n_tensors; i++) {
+        json_object *tensor = json_object_new_object();
+        const char *name = w->plan->tensors[i].name;
+        json_object_object_add(tensor, "name", json_object_new_string(name));
+        json_object_object_add(tensor, "shape", zinf_tensor_shape(&w->plan->tensors[i]));
+        for (unsigned a = 0; a < ZINF_N_STATES; a++)
+            add_sum(tensor, zinf_state_names[a],
+                    XXH64_digest(&w->tracks[(size_t)i * ZINF_N_STATES + a].sum));
+        json_object_array_add(tensors, tensor);
+    }
+    json_object_object_add(m, "tensors", tensors);
+    add_sum(m, "checksum", 0);
+    return m;
+}
+
+/* Over what is there, so that reserved space stays ours. */
+static zinf_status write_small(const zinf_checkpoint_writer *w, const char *name,
+                               const char *text, uint64_t n, uint64_t reserved_bytes,
+                               bool sync, zinf_error *err)
+{
+    int fd = openat(w->temp_fd, name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+
+    if (fd < 0)
+        return fail_on(w, "creating", name, err);
+    if (reserved_bytes && fallocate(fd, 0, 0, (off_t)reserved_bytes) &&
+        (errno == ENOSPC || errno == EDQUOT))
+        fail_on(w, "reserving", name, err);
+    else if (!zinf_write_all(fd, text, n, 0, w->directory, name, err) && !reserved_bytes &&
+             ftruncate(fd, (off_t)n))
+        fail_on(w, "sizing", name, err);
+    else if (!err->status && sync && fsync(fd))
+        fail_on(w, "syncing", name, err);
+    if (close(fd))
+        fail_on(w, "closing", name, err);
+    return err->status;
+}
+
+/* With its checksum; if not `whole`, only its space is kept, of any step's. */
+static zinf_status write_manifest(const zinf_checkpoint_writer *w, bool whole, zinf_error *err)
+{
+    enum { MORE = 64 }; /* digits of a later step and data position */
+    json_object *manifest = make_manifest(w);
+    const char *text = json_object_to_json_string_ext(
+        manifest, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED |
+                      JSON_C_TO_STRING_NOSLASHESCAPE);
+    const size_t n = text ? strlen(text) : 0;
+    char *copy = text ? malloc(n + 2) : NULL;
+
+    if (copy && whole) {
+        memcpy(copy, text, n);
+        memcpy(copy + n, "\n", 2);
+        /* The text ends with the 16 digits and ZINF_MANIFEST_END. */
+        const size_t at = n + 1 - strlen(ZINF_MANIFEST_END) - ZINF_SUM_DIGITS;
+        char sum[ZINF_SUM_DIGITS + 1];
+        zinf_sum_text(XXH64(copy, at, 0), sum);
+        memcpy(copy + at, sum, ZINF_SUM_DIGITS);
+        write_small(w, ZINF_MANIFEST_NAME, copy, n + 1, 0, true, err);
+    } else if (copy) {
+        write_small(w, ZINF_MANIFEST_NAME, "", 0, n + 1 + MORE, false, err);
+    } else {
+        zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
+    }
+    free(copy);
+    json_object_put(manifest);
+    return err->status;
+}
+
+static zinf_status write_latest(const zinf_checkpoint_writer *w, bool sync, zinf_error *err)
+{
+    char text[STEP_NAME + 1];
+    const int n = snprintf(text, sizeof text, "%s\n", w->step_name);
+
+    return write_small(w, ZINF_LATEST_NAME, text, (uint64_t)n, 0, sync, err);
+}
+
 /* ---- create ---- */
+
+zinf_status zinf_checkpoint_directory(const char *directory, int *ret_fd, zinf_error *err)
+{
+    if (mkdir(directory, 0777) && errno != EEXIST)
+        return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: creating directory \"%s\": %s",
+                         directory, strerror(errno));
+    *ret_fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*ret_fd < 0)
+        return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: directory \"%s\": %s", directory,
+                         strerror(errno));
+    return ZINF_OK;
+}
+
+/* What was reserved, or a new one. */
+static zinf_status open_temporary(zinf_checkpoint_writer *w, zinf_error *err)
+{
+    const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW;
+    const char *name = w->temp_name;
+    const int fd = openat(w->dir_fd, ZINF_RESERVED_NAME, flags);
+    bool reserved = fd >= 0 && holds_only_ours(fd);
+
+    if (fd >= 0)
+        close(fd);
+    if (reserved && strcmp(name, ZINF_RESERVED_NAME))
+        reserved = !renameat(w->dir_fd, ZINF_RESERVED_NAME, w->dir_fd, name);
+    if (!reserved && mkdirat(w->dir_fd, name, 0777))
+        return fail_on(w, "creating", name, err);
+    w->temp_fd = openat(w->dir_fd, name, flags);
+    return w->temp_fd < 0 ? fail_on(w, "opening", name, err) : ZINF_OK;
+}
 
 static zinf_status open_directory(zinf_checkpoint_writer *w, zinf_error *err)
 {
-    if (mkdir(w->directory, 0777) && errno != EEXIST)
-        return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: creating directory \"%s\": %s",
-                         w->directory, strerror(errno));
-    w->dir_fd = open(w->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (w->dir_fd < 0)
-        return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: directory \"%s\": %s", w->directory,
-                         strerror(errno));
+    if (zinf_checkpoint_directory(w->directory, &w->dir_fd, err))
+        return err->status;
     if (flock(w->dir_fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
         return zinf_fail(err, ZINF_MACHINE, "checkpoint: another run is saving to \"%s\"; give "
                          "each run its own directory", w->directory);
@@ -168,12 +325,9 @@ static zinf_status open_directory(zinf_checkpoint_writer *w, zinf_error *err)
         !is_ours(w->dir_fd, w->step_name))
         return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"%s\" in \"%s\" exists and is not "
                          "only a checkpoint of ours; move it away", w->step_name, w->directory);
-    remove_ours(w->dir_fd, WRITING);
-    remove_ours(w->dir_fd, REMOVING);
-    if (mkdirat(w->dir_fd, WRITING, 0777))
-        return fail_on(w, "creating", WRITING, err);
-    w->temp_fd = openat(w->dir_fd, WRITING, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    return w->temp_fd < 0 ? fail_on(w, "opening", WRITING, err) : ZINF_OK;
+    zinf_checkpoint_remove(w->dir_fd, WRITING);
+    zinf_checkpoint_remove(w->dir_fd, REMOVING);
+    return open_temporary(w, err);
 }
 
 static zinf_status make_header(const zinf_checkpoint_writer *w, unsigned array, char **ret_bytes,
@@ -208,13 +362,20 @@ static zinf_status refuse_full(const zinf_checkpoint_writer *w, uint64_t needed,
 static zinf_status check_space(const zinf_checkpoint_writer *w, zinf_error *err)
 {
     const uint64_t file = w->offsets[w->plan->n_tensors] + ZINF_SAFETENSORS_HEADER / 100;
-    const uint64_t needed = ZINF_N_STATES * file;
+    uint64_t needed = ZINF_N_STATES * file, reserved = 0;
     struct statvfs fs;
     struct rlimit limit;
+    struct stat info;
 
     if (fstatvfs(w->dir_fd, &fs))
         return fail_on(w, "free space of", ".", err);
-    if ((uint64_t)fs.f_bavail < needed / fs.f_frsize)
+    for (unsigned a = 0; a < ZINF_N_STATES; a++)
+        if (!fstatat(w->temp_fd, zinf_state_files[a], &info, AT_SYMLINK_NOFOLLOW))
+            reserved += (uint64_t)info.st_blocks * 512;
+    needed = needed > reserved ? needed - reserved : 0;
+    /* What is reserved lacks only the header's allowance, and has its header. */
+    if (reserved < ZINF_N_STATES * w->offsets[w->plan->n_tensors] &&
+        (uint64_t)fs.f_bavail < needed / fs.f_frsize)
         return refuse_full(w, needed, err);
     /* Asked first because crossing it is a signal, not an error. */
     if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur < file)
@@ -232,7 +393,8 @@ static zinf_status create_file(zinf_checkpoint_writer *w, unsigned array, zinf_e
     uint64_t n = 0;
     int rc;
 
-    w->fds[array] = openat(w->temp_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    w->fds[array] = openat(w->temp_fd, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW,
+                           0666);
     if (w->fds[array] < 0)
         return fail_on(w, "creating", name, err);
     if (make_header(w, array, &header, &n, err))
@@ -243,7 +405,8 @@ static zinf_status create_file(zinf_checkpoint_writer *w, unsigned array, zinf_e
     do
         rc = fallocate(w->fds[array], 0, 0, (off_t)bytes);
     while (rc && errno == EINTR);
-    if (rc && errno == EOPNOTSUPP)
+    /* Also what is reserved may be longer: a killed run's, of another model. */
+    if (!rc || errno == EOPNOTSUPP)
         rc = ftruncate(w->fds[array], (off_t)bytes);
     if (rc && (errno == ENOSPC || errno == EDQUOT))
         refuse_full(w, bytes, err);
@@ -255,9 +418,9 @@ static zinf_status create_file(zinf_checkpoint_writer *w, unsigned array, zinf_e
     return err->status;
 }
 
-zinf_status zinf_checkpoint_create(const char *directory, const zinf_plan *plan,
-                                   const zinf_progress *progress,
-                                   zinf_checkpoint_writer **ret_writer, zinf_error *err)
+static zinf_status make(const char *directory, const zinf_plan *plan,
+                        const zinf_progress *progress, const char *temp_name,
+                        zinf_checkpoint_writer **ret_writer, zinf_error *err)
 {
     const uint64_t n_tracks = (uint64_t)plan->n_tensors * ZINF_N_STATES;
     zinf_checkpoint_writer *w = calloc(1, sizeof *w);
@@ -266,6 +429,7 @@ zinf_status zinf_checkpoint_create(const char *directory, const zinf_plan *plan,
         return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
     w->plan = plan;
     w->progress = *progress;
+    w->temp_name = temp_name;
     w->dir_fd = w->temp_fd = -1;
     for (unsigned a = 0; a < ZINF_N_STATES; a++)
         w->fds[a] = -1;
@@ -285,10 +449,55 @@ zinf_status zinf_checkpoint_create(const char *directory, const zinf_plan *plan,
     for (unsigned a = 0; a < ZINF_N_STATES; a++)
         if (create_file(w, a, err))
             goto out;
+    if (write_manifest(w, false, err) || write_latest(w, false, err))
+        goto out;
     *ret_writer = w;
     return ZINF_OK;
 out:
     zinf_checkpoint_abandon(w);
+    return err->status;
+}
+
+static void free_writer(zinf_checkpoint_writer *w)
+{
+    for (unsigned a = 0; a < ZINF_N_STATES; a++)
+        if (w->fds[a] >= 0)
+            close(w->fds[a]);
+    if (w->temp_fd >= 0)
+        close(w->temp_fd);
+    if (w->dir_fd >= 0)
+        close(w->dir_fd); /* and the lock with it */
+    for (uint64_t i = 0; w->tracks && i < (uint64_t)w->plan->n_tensors * ZINF_N_STATES; i++)
+        free(w->tracks[i].extents);
+    free(w->tracks);
+    free(w->offsets);
+    free(w->directory);
+    free(w);
+}
+
+void zinf_checkpoint_abandon(zinf_checkpoint_writer *w)
+{
+    if (!w)
+        return;
+    if (w->temp_fd >= 0)
+        zinf_checkpoint_remove(w->dir_fd, w->temp_name);
+    free_writer(w);
+}
+
+zinf_status zinf_checkpoint_create(const char *directory, const zinf_plan *plan,
+                                   const zinf_progress *progress,
+                                   zinf_checkpoint_writer **ret_writer, zinf_error *err)
+{
+    return make(directory, plan, progress, WRITING, ret_writer, err);
+}
+
+zinf_status zinf_checkpoint_keep_space(const char *directory, const zinf_plan *plan,
+                                       const zinf_progress *progress, zinf_error *err)
+{
+    zinf_checkpoint_writer *w = NULL;
+
+    if (!make(directory, plan, progress, ZINF_RESERVED_NAME, &w, err))
+        free_writer(w);
     return err->status;
 }
 
@@ -407,114 +616,9 @@ out:
     return err->status;
 }
 
-static void add_sum(json_object *object, const char *name, uint64_t sum)
-{
-    char text[ZINF_SUM_DIGITS + 1];
-
-    zinf_sum_text(sum, text);
-    json_object_object_add(object, name, json_object_new_string(text));
-}
-
-static json_object *make_model(const zinf_model_info *model)
-{
-    json_object *object = json_object_new_object();
-
-    json_object_object_add(object, "name", json_object_new_string(model->name));
-    json_object_object_add(object, "family", json_object_new_string(model->family));
-    for (unsigned i = 0; i < zinf_n_model_fields; i++)
-        json_object_object_add(object, zinf_model_fields[i].name,
-                               json_object_new_uint64(zinf_model_field_value(model, i)));
-    for (unsigned i = 0; i < zinf_n_model_reals; i++) {
-        char text[64];
-        snprintf(text, sizeof text, "%a", zinf_model_real_value(model, i));
-        json_object_object_add(object, zinf_model_reals[i].name, json_object_new_string(text));
-    }
-    return object;
-}
-
-static json_object *make_manifest(const zinf_checkpoint_writer *w)
-{
-    const uint64_t data_bytes = w->offsets[w->plan->n_tensors];
-    json_object *m = json_object_new_object(), *files = json_object_new_object();
-    json_object *tensors = json_object_new_array();
-    char scale[64];
-
-    json_object_object_add(m, "format", json_object_new_string(ZINF_CHECKPOINT_FORMAT));
-    json_object_object_add(m, "version", json_object_new_int(ZINF_CHECKPOINT_VERSION));
-    json_object_object_add(m, "step", json_object_new_uint64(w->progress.step));
-    json_object_object_add(m, "data_position", json_object_new_uint64(w->progress.data_position));
-    json_object_object_add(m, "seed", json_object_new_uint64(w->progress.seed));
-    snprintf(scale, sizeof scale, "%a", w->progress.loss_scale); /* to the bit */
-    json_object_object_add(m, "loss_scale", json_object_new_string(scale));
-    add_sum(m, "plan_hash", w->progress.plan_hash);
-    json_object_object_add(m, "model", make_model(&w->plan->model));
-    for (unsigned a = 0; a < ZINF_N_STATES; a++) {
-        json_object *file = json_object_new_object();
-        json_object_object_add(file, "bytes", json_object_new_uint64(w->data_at[a] + data_bytes));
-        add_sum(file, "header", w->header_sums[a]);
-        json_object_object_add(files, zinf_state_files[a], file);
-    }
-    json_object_object_add(m, "files", files);
-    for (uint32_t i = 0; i < w->plan->n_tensors; i++) {
-        json_object *tensor = json_object_new_object();
-        const char *name = w->plan->tensors[i].name;
-        json_object_object_add(tensor, "name", json_object_new_string(name));
-        json_object_object_add(tensor, "shape", zinf_tensor_shape(&w->plan->tensors[i]));
-        for (unsigned a = 0; a < ZINF_N_STATES; a++)
-            add_sum(tensor, zinf_state_names[a],
-                    XXH64_digest(&w->tracks[(size_t)i * ZINF_N_STATES + a].sum));
-        json_object_array_add(tensors, tensor);
-    }
-    json_object_object_add(m, "tensors", tensors);
-    add_sum(m, "checksum", 0);
-    return m;
-}
-
-static zinf_status write_synced(const zinf_checkpoint_writer *w, int dir_fd, const char *name,
-                                const char *text, uint64_t n, zinf_error *err)
-{
-    int fd = openat(dir_fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
-
-    if (fd < 0)
-        return fail_on(w, "creating", name, err);
-    if (!zinf_write_all(fd, text, n, 0, w->directory, name, err) && fsync(fd))
-        fail_on(w, "syncing", name, err);
-    if (close(fd))
-        fail_on(w, "closing", name, err);
-    return err->status;
-}
-
-static zinf_status write_manifest(const zinf_checkpoint_writer *w, zinf_error *err)
-{
-    json_object *manifest = make_manifest(w);
-    const char *text = json_object_to_json_string_ext(
-        manifest, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED |
-                      JSON_C_TO_STRING_NOSLASHESCAPE);
-    const size_t n = text ? strlen(text) : 0;
-    char *copy = text ? malloc(n + 2) : NULL;
-
-    if (copy) {
-        memcpy(copy, text, n);
-        memcpy(copy + n, "\n", 2);
-        /* The text ends with the 16 digits and ZINF_MANIFEST_END. */
-        const size_t at = n + 1 - strlen(ZINF_MANIFEST_END) - ZINF_SUM_DIGITS;
-        char sum[ZINF_SUM_DIGITS + 1];
-        zinf_sum_text(XXH64(copy, at, 0), sum);
-        memcpy(copy + at, sum, ZINF_SUM_DIGITS);
-        write_synced(w, w->temp_fd, ZINF_MANIFEST_NAME, copy, n + 1, err);
-    } else {
-        zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
-    }
-    free(copy);
-    json_object_put(manifest);
-    return err->status;
-}
-
 /* A checkpoint of the same step, from before a resume, changes places with the new one. */
 static zinf_status publish(const zinf_checkpoint_writer *w, zinf_error *err)
 {
-    char text[STEP_NAME + 1];
-
     for (unsigned a = 0; a < ZINF_N_STATES; a++)
         if (fsync(w->fds[a]))
             return fail_on(w, "syncing", zinf_state_files[a], err);
@@ -531,10 +635,7 @@ static zinf_status publish(const zinf_checkpoint_writer *w, zinf_error *err)
     }
     if (fsync(w->dir_fd))
         return fail_on(w, "syncing", ".", err);
-    const int n = snprintf(text, sizeof text, "%s\n", w->step_name);
-    if (write_synced(w, w->dir_fd, NEW_LATEST, text, (uint64_t)n, err))
-        return err->status;
-    if (renameat(w->dir_fd, NEW_LATEST, w->dir_fd, ZINF_LATEST_NAME))
+    if (renameat(w->temp_fd, ZINF_LATEST_NAME, w->dir_fd, ZINF_LATEST_NAME))
         return fail_on(w, "renaming to", ZINF_LATEST_NAME, err);
     if (fsync(w->dir_fd))
         return fail_on(w, "syncing", ".", err);
@@ -545,33 +646,11 @@ zinf_status zinf_checkpoint_commit(zinf_checkpoint_writer *w, zinf_error *err)
 {
     zinf_status status = ZINF_OK;
 
-    if (check_complete(w, err) || finish_sums(w, err) || write_manifest(w, err) ||
-        publish(w, err))
+    if (check_complete(w, err) || finish_sums(w, err) || write_manifest(w, true, err) ||
+        write_latest(w, true, err) || publish(w, err))
         status = err->status;
     else
         remove_older(w);
     zinf_checkpoint_abandon(w); /* nothing to remove, or what an exchange left, or the failed */
     return status;
-}
-
-void zinf_checkpoint_abandon(zinf_checkpoint_writer *w)
-{
-    if (!w)
-        return;
-    for (unsigned a = 0; a < ZINF_N_STATES; a++)
-        if (w->fds[a] >= 0)
-            close(w->fds[a]);
-    if (w->temp_fd >= 0) {
-        close(w->temp_fd);
-        remove_ours(w->dir_fd, WRITING);
-        unlinkat(w->dir_fd, NEW_LATEST, 0);
-    }
-    if (w->dir_fd >= 0)
-        close(w->dir_fd); /* and the lock with it */
-    for (uint64_t i = 0; w->tracks && i < (uint64_t)w->plan->n_tensors * ZINF_N_STATES; i++)
-        free(w->tracks[i].extents);
-    free(w->tracks);
-    free(w->offsets);
-    free(w->directory);
-    free(w);
 }

@@ -42,6 +42,22 @@ zinf_status zinf_checkpoint_put(zinf_checkpoint_writer *writer, uint32_t tensor,
 zinf_status zinf_checkpoint_commit(zinf_checkpoint_writer *writer, zinf_error *err);
 void zinf_checkpoint_abandon(zinf_checkpoint_writer *writer); /* removes the temporary; NULL ok */
 
+/* A run's claim on the directory it saves in, from before its first step to its end. */
+typedef struct zinf_checkpoint_place zinf_checkpoint_place;
+
+/* Creates DIR if its parent exists and locks it: another run's is refused, naming its process.
+ * If DIR holds checkpoints, `resumed` (NULL: none) must be DIR or one of them: a training does not
+ * go on another's. */
+zinf_status zinf_checkpoint_claim(const char *directory, const char *resumed,
+                                  zinf_checkpoint_place **ret_place, zinf_error *err);
+/* Keeps the space of the next checkpoint of that plan, so that no other process can take it, and
+ * checks that the disk has room for all that will be there at once if n_saves (1 or more) are
+ * still to come. MACHINE with needed and free bytes. */
+zinf_status zinf_checkpoint_reserve(zinf_checkpoint_place *place, const zinf_plan *plan,
+                                    const zinf_progress *progress, uint64_t n_saves,
+                                    zinf_error *err);
+void zinf_checkpoint_release(zinf_checkpoint_place *place); /* accepts NULL */
+
 /* Opens the checkpoint that DIR/latest names (or DIR itself if it holds a manifest). Checks the
  * manifest, each file's size and checksum, and that tensors and model equal the plan's (which
  * must outlive the reader). */

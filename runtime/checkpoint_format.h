@@ -11,6 +11,7 @@
 #define ZINF_RUNTIME_CHECKPOINT_FORMAT_H
 
 #include <json-c/json.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,6 +29,7 @@ enum {
 };
 #define ZINF_MANIFEST_NAME "manifest.json"
 #define ZINF_LATEST_NAME "latest"
+#define ZINF_RESERVED_NAME ".zinf-reserved" /* a directory like .zinf-writing, for the next save */
 #define ZINF_MANIFEST_END "\"\n}\n" /* what follows the manifest's own checksum */
 
 extern const char *const zinf_state_names[ZINF_N_STATES]; /* "master", "m", "v" */
@@ -63,5 +65,16 @@ zinf_status zinf_write_all(int fd, const void *bytes, uint64_t n, uint64_t offse
                            const char *directory, const char *name, zinf_error *err);
 zinf_status zinf_read_all(int fd, void *ret_bytes, uint64_t n, uint64_t offset,
                           const char *directory, const char *name, zinf_error *err);
+
+/* Creates the directory unless it is there, and opens it. */
+zinf_status zinf_checkpoint_directory(const char *directory, int *ret_fd, zinf_error *err);
+/* The step of a checkpoint of ours with that name; false for all else. */
+bool zinf_checkpoint_is_step(int dir_fd, const char *name, uint64_t *ret_step);
+/* Removes what `name` is if it is a directory that holds nothing but our files. */
+void zinf_checkpoint_remove(int dir_fd, const char *name);
+/* Makes ZINF_RESERVED_NAME: the files of a checkpoint, with all their space, for the next
+ * create. */
+zinf_status zinf_checkpoint_keep_space(const char *directory, const zinf_plan *plan,
+                                       const zinf_progress *progress, zinf_error *err);
 
 #endif

@@ -5,10 +5,11 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-
 
 static uint64_t now_ns(void)
 {
@@ -82,6 +83,89 @@ void zinf_progress_say(zinf_progress_line *line, const char *format, ...)
 }
 
 /* ---- log ---- */
+
+zinf_status zinf_log_open(const char *path, FILE **ret_log, zinf_error *err)
+{
+    FILE *log = fopen(path, "we");
+
+    if (!log)
+        return zinf_fail(err, ZINF_MACHINE, "cannot create log \"%s\": %s", path,
+                         strerror(errno));
+    *ret_log = log;
+    return ZINF_OK;
+}
+
+static const char row_begin[] = "{\"step\": ", summary_begin[] = "{\"summary\": ",
+                  eval_begin[] = "{\"eval\": ";
+
+/* Does the line begin like that, or is it the beginning of that, cut by a kill? */
+static bool begins(const char *line, size_t n, bool complete, const char *with)
+{
+    const size_t all = strlen(with);
+
+    return n >= all ? !memcmp(line, with, all) : !complete && !memcmp(line, with, n);
+}
+
+/* Finds how long the log is up to the row of `step`, and how many rows are behind that. */
+static zinf_status find_end(FILE *log, const char *path, uint64_t step, off_t *ret_end,
+                            uint64_t *ret_n, zinf_error *err)
+{
+    char line[8192]; /* twice what the longest has */
+    off_t at = 0;
+
+    *ret_end = 0;
+    *ret_n = 0;
+    for (uint64_t number = 1; fgets(line, sizeof line, log); number++) {
+        const size_t n = strlen(line);
+        const bool complete = n && line[n - 1] == '\n';
+        const bool is_row = begins(line, n, complete, row_begin);
+        const bool is_ours = is_row || begins(line, n, complete, summary_begin) ||
+                             begins(line, n, complete, eval_begin);
+        if (!is_ours || !n || (!complete && !feof(log)))
+            return zinf_fail(err, ZINF_BAD_INPUT, "--log \"%.400s\" is not a log to go on with: "
+                             "its line %" PRIu64 " is no step, evaluation or summary; give another name",
+                             path, number);
+        at += (off_t)n;
+        if (!is_row || !complete)
+            continue;
+        if (strtoull(line + strlen(row_begin), NULL, 10) <= step) {
+            *ret_end = at;
+            *ret_n = 0;
+        } else {
+            ++*ret_n;
+        }
+    }
+    if (ferror(log))
+        return zinf_fail(err, ZINF_MACHINE, "cannot read log \"%.400s\": %s", path,
+                         strerror(errno));
+    return ZINF_OK;
+}
+
+zinf_status zinf_log_continue(const char *path, uint64_t step, FILE **ret_log, uint64_t *ret_n,
+                              zinf_error *err)
+{
+    struct stat info;
+    off_t end = 0;
+    FILE *log;
+
+    *ret_n = 0;
+    if (stat(path, &info) || !S_ISREG(info.st_mode)) /* new, or a device or pipe */
+        return zinf_log_open(path, ret_log, err);
+    log = fopen(path, "r+e");
+    if (!log)
+        return zinf_fail(err, ZINF_MACHINE, "cannot open log \"%s\": %s", path,
+                         strerror(errno));
+    if (!find_end(log, path, step, &end, ret_n, err) &&
+        (fseeko(log, end, SEEK_SET) || ftruncate(fileno(log), end)))
+        zinf_fail(err, ZINF_MACHINE, "cannot cut log \"%.400s\" to %jd bytes: %s", path,
+                  (intmax_t)end, strerror(errno));
+    if (err->status) {
+        fclose(log);
+        return err->status;
+    }
+    *ret_log = log;
+    return ZINF_OK;
+}
 
 static void number(FILE *log, const char *name, double value)
 {

@@ -43,6 +43,13 @@ void zinf_progress_step(zinf_progress_line *line, const zinf_step_report *step, 
 __attribute__((format(printf, 2, 3)))
 void zinf_progress_say(zinf_progress_line *line, const char *format, ...);
 
+/* A new log, in the place of what was there. */
+zinf_status zinf_log_open(const char *path, FILE **ret_log, zinf_error *err);
+/* The log of a training that goes on after `step`: what it had after that step's row is dropped
+ * (those steps are done again, a summary is written at the end), so that it becomes the log of the
+ * uninterrupted training. ret_n: rows dropped. BAD_INPUT if the file is no log. */
+zinf_status zinf_log_continue(const char *path, uint64_t step, FILE **ret_log, uint64_t *ret_n,
+                              zinf_error *err);
 /* Numbers are printed so that they read back to the same bits; what is nan or inf is null. A step
  * whose update was left out for that has "skipped": true. */
 zinf_status zinf_log_step(FILE *log, const zinf_step_report *step, zinf_error *err);

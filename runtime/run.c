@@ -39,6 +39,7 @@ typedef struct session {
     zinf_storage *storage;
     zinf_executor *executor;
     zinf_params_hash *hash;
+    zinf_checkpoint_place *place; /* of --save; NULL: none */
     zinf_progress progress; /* where training stands */
     uint64_t steps;         /* where it is to end */
     uint64_t saved_step;    /* of the last checkpoint written here; UINT64_MAX: none */
@@ -81,21 +82,35 @@ static zinf_status begin_export(const session *s, zinf_hf_writer **ret_writer, z
     return zinf_hf_create(o->export, &s->plan, &options, ret_writer, err);
 }
 
-/* Begins a checkpoint and an export and drops them: a directory that cannot take one is found out
- * now, not after the work that it would have kept. */
-static zinf_status try_saving(const session *s, zinf_error *err)
+/* Begins an export and drops it: a directory that cannot take one is found out now, not after the
+ * work that it would have kept. */
+static zinf_status try_export(const session *s, zinf_error *err)
 {
-    zinf_checkpoint_writer *writer = NULL;
-    zinf_hf_writer *exported = NULL;
+    zinf_hf_writer *writer = NULL;
 
-    if (s->options->save &&
-        zinf_checkpoint_create(s->options->save, &s->plan, &s->progress, &writer, err))
+    if (s->options->export && begin_export(s, &writer, err))
         return err->status;
-    zinf_checkpoint_abandon(writer);
-    if (s->options->export && begin_export(s, &exported, err))
-        return err->status;
-    zinf_hf_abandon(exported);
+    zinf_hf_abandon(writer);
     return ZINF_OK;
+}
+
+/* How many checkpoints this run still writes. */
+static uint64_t saves_to_come(const session *s)
+{
+    const uint64_t every = s->options->save_every, first = s->progress.step;
+    const uint64_t last = s->steps > first ? s->steps : first;
+
+    if (!every)
+        return 1;
+    return last / every - first / every + (last % every || last == first);
+}
+
+/* A place that cannot take all checkpoints is found out before the work they would keep, and
+ * nobody else can take the space of the next one. */
+static zinf_status reserve_place(session *s, zinf_error *err)
+{
+    return s->place ? zinf_checkpoint_reserve(s->place, &s->plan, &s->progress, saves_to_come(s),
+                                              err) : ZINF_OK;
 }
 
 /* What --trace takes besides the plan's total. */
@@ -118,14 +133,12 @@ static zinf_status load(session *s, zinf_error *err)
                                   .plan_hash = s->plan.hash};
     if (!o->resume && open_data(s, err))
         return err->status;
-    if (try_saving(s, err))
+    if (o->save && zinf_checkpoint_claim(o->save, o->resume, &s->place, err))
         return err->status;
-    if (o->log) {
-        s->log = fopen(o->log, "w");
-        if (!s->log)
-            return zinf_fail(err, ZINF_MACHINE, "cannot create log \"%s\": %s", o->log,
-                             strerror(errno));
-    }
+    if (try_export(s, err))
+        return err->status;
+    if (o->log && !o->resume && zinf_log_open(o->log, &s->log, err))
+        return err->status;
     if (o->trace) { /* written at the end: a bad name must not cost the training */
         const bool absent = access(o->trace, F_OK) != 0;
         FILE *trace = fopen(o->trace, "a");
@@ -145,6 +158,8 @@ static zinf_status load(session *s, zinf_error *err)
         if (warning[0])
             zinf_progress_say(&s->line, "zinf-run: warning: %s", warning);
     }
+    if (!o->resume && reserve_place(s, err)) /* after the nvme tier, which may be on that disk */
+        return err->status;
     const zinf_executor_options options = {
         .backend = zinf_backend_find(s->plan.machine.backend), .storage = s->storage,
         .trace = o->trace != NULL};
@@ -213,6 +228,21 @@ static zinf_status put_state(void *context, uint32_t tensor, zinf_state_array ar
     return ZINF_OK;
 }
 
+static zinf_status continue_log(session *s, zinf_error *err)
+{
+    const char *path = s->options->log;
+    uint64_t n;
+
+    if (!path)
+        return ZINF_OK;
+    if (zinf_log_continue(path, s->progress.step, &s->log, &n, err))
+        return err->status;
+    if (n)
+        zinf_progress_say(&s->line, "zinf-run: \"%s\": %" PRIu64 " rows after step %" PRIu64
+                          " are dropped: those steps are done again", path, n, s->progress.step);
+    return ZINF_OK;
+}
+
 static zinf_status begin_pretrained(session *s, zinf_error *err)
 {
     zinf_env env = {.get = get_pretrained};
@@ -240,7 +270,8 @@ static zinf_status begin(session *s, zinf_error *err)
         return err->status;
     env.state_context = reader;
     env.step = s->progress.step;
-    zinf_executor_run(s->executor, ZINF_PROGRAM_LOAD, &env, err);
+    if (!reserve_place(s, err) && !continue_log(s, err))
+        zinf_executor_run(s->executor, ZINF_PROGRAM_LOAD, &env, err);
     zinf_checkpoint_close(reader);
     if (err->status)
         return err->status;
@@ -255,6 +286,20 @@ static zinf_status begin(session *s, zinf_error *err)
     return open_data(s, err);
 }
 
+/* What a failed save leaves, behind what went wrong. */
+static zinf_status not_saved(const session *s, zinf_error *err)
+{
+    const size_t used = strlen(err->text);
+
+    if (s->saved_step == UINT64_MAX)
+        snprintf(err->text + used, sizeof err->text - used, "; step %" PRIu64 " is not saved",
+                 s->progress.step);
+    else
+        snprintf(err->text + used, sizeof err->text - used, "; step %" PRIu64 " is not saved, "
+                 "\"%s\" has step %" PRIu64, s->progress.step, s->options->save, s->saved_step);
+    return err->status;
+}
+
 /* Reads all states once: into a checkpoint if `save`, into a Hugging Face directory if `export`,
  * and into the hash of the weights. ret_largest may be NULL. */
 static zinf_status export_state(session *s, bool save, bool export, largest *ret_largest,
@@ -262,26 +307,30 @@ static zinf_status export_state(session *s, bool save, bool export, largest *ret
 {
     state_sink sink = {.hash = s->hash, .largest = ret_largest};
     zinf_env env = {.step = s->progress.step, .put = put_state, .state_context = &sink};
+    zinf_error reserving = {0};
 
     zinf_params_hash_reset(s->hash);
     if (save && zinf_checkpoint_create(s->options->save, &s->plan, &s->progress, &sink.writer,
                                        err))
-        return err->status;
+        return not_saved(s, err);
     if ((export && begin_export(s, &sink.exported, err)) ||
         zinf_executor_run(s->executor, ZINF_PROGRAM_SAVE, &env, err)) {
         zinf_checkpoint_abandon(sink.writer);
         zinf_hf_abandon(sink.exported);
-        return err->status;
+        return save ? not_saved(s, err) : err->status;
     }
     if (save && zinf_checkpoint_commit(sink.writer, err)) {
         zinf_hf_abandon(sink.exported);
-        return err->status;
+        return not_saved(s, err);
     }
     if (save) {
         s->saved_step = s->progress.step;
         zinf_progress_say(&s->line, "zinf-run: saved step %" PRIu64 " in \"%s\"",
                           s->progress.step, s->options->save);
     }
+    if (save && s->progress.step < s->steps && reserve_place(s, &reserving))
+        zinf_progress_say(&s->line, "zinf-run: warning: the next save will fail unless this "
+                          "changes: %s", reserving.text);
     if (export && zinf_hf_commit(sink.exported, err))
         return err->status;
     if (export)
@@ -526,6 +575,7 @@ zinf_status zinf_run(const zinf_run_options *options, const volatile sig_atomic_
     zinf_data_close(s.data);
     zinf_data_close(s.val);
     zinf_data_close(s.eval);
+    zinf_checkpoint_release(s.place);
     if (s.log)
         fclose(s.log);
     zinf_plan_free(&s.plan);

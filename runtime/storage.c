@@ -12,13 +12,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "runtime/lock_file.h"
 
 enum {
     ALIGN = 4096,
@@ -91,57 +92,6 @@ static zinf_status check_directory(const char *directory, zinf_error *err)
     if (access(directory, W_OK | X_OK))
         return zinf_fail(err, ZINF_BAD_INPUT, "storage: directory \"%s\" is not writable: %s",
                          directory, strerror(errno));
-    return ZINF_OK;
-}
-
-static zinf_status refuse_locked(const zinf_storage *s, int fd, zinf_error *err)
-{
-    char text[32] = "";
-    ssize_t n = pread(fd, text, sizeof text - 1, 0);
-    long pid = n > 0 ? strtol(text, NULL, 10) : 0;
-
-    if (pid > 0)
-        return zinf_fail(err, ZINF_MACHINE, "storage: \"%s\" is in use by process %ld (lock "
-                         "\"%s\"); wait for it, or use another directory", s->path, pid,
-                         s->lock_path);
-    return zinf_fail(err, ZINF_MACHINE, "storage: \"%s\" is in use by another process (lock "
-                     "\"%s\"); wait for it, or use another directory", s->path, s->lock_path);
-}
-
-/* The holder removes the lock file at close, so a lock won on a file that has no name any more
- * is worth nothing: try again on the new file. */
-static zinf_status take_lock(zinf_storage *s, zinf_error *err)
-{
-    for (;;) {
-        struct stat ours, named;
-        int fd = open(s->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-        if (fd < 0)
-            return zinf_fail(err, ZINF_MACHINE, "storage: lock file \"%s\": %s", s->lock_path,
-                             strerror(errno));
-        if (flock(fd, LOCK_EX | LOCK_NB)) {
-            int error = errno;
-            if (error == EWOULDBLOCK)
-                refuse_locked(s, fd, err);
-            else if (error != EINTR)
-                zinf_fail(err, ZINF_MACHINE, "storage: locking \"%s\": %s", s->lock_path,
-                          strerror(error));
-            close(fd);
-            if (error == EINTR)
-                continue;
-            return err->status;
-        }
-        if (!fstat(fd, &ours) && !stat(s->lock_path, &named) && ours.st_ino == named.st_ino &&
-            ours.st_dev == named.st_dev) {
-            s->lock_fd = fd;
-            break;
-        }
-        close(fd);
-    }
-    char text[32];
-    int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
-    /* Only for the other's message: a disk too full for it is reported just below. */
-    bool told = !ftruncate(s->lock_fd, 0) && pwrite(s->lock_fd, text, (size_t)n, 0) == n;
-    (void)told;
     return ZINF_OK;
 }
 
@@ -265,7 +215,8 @@ zinf_status zinf_storage_open_with(const char *directory, uint32_t rank, uint64_
     }
     memcpy(s->lock_path, s->path, (size_t)n - 4);
     memcpy(s->lock_path + n - 4, "lock", 5);
-    if ((!s->ops && choose_engine(s, err)) || take_lock(s, err) ||
+    if ((!s->ops && choose_engine(s, err)) ||
+        zinf_lock_file_take(AT_FDCWD, s->lock_path, "storage", s->path, &s->lock_fd, err) ||
         create_file(s, directory, ret_warning, err) || reserve(s, ret_warning, err))
         goto out;
     *ret_storage = s;
@@ -291,10 +242,7 @@ void zinf_storage_close(zinf_storage *s)
         unlink(s->path);
     if (s->fd >= 0)
         close(s->fd);
-    if (s->lock_fd >= 0) {
-        unlink(s->lock_path); /* while it is held; see take_lock */
-        close(s->lock_fd);
-    }
+    zinf_lock_file_release(AT_FDCWD, s->lock_path, s->lock_fd);
     free(s);
 }
 

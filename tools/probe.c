@@ -292,7 +292,7 @@ static void write_cluster(FILE *out, const probe_options *options, uint64_t avai
     }
     fprintf(out, "    peak: {fp32: %.2f GFLOP/s, bf16: %.2f GFLOP/s}\n",
             compute->peak_f32 / 1e9, compute->peak_bf16 / 1e9);
-    fprintf(out, "    attention: %.2f GFLOP/s # in bf16; in fp32 %.2f\n",
+    fprintf(out, "    attention: %.2f GFLOP/s\n    attention_fp32: %.2f GFLOP/s\n",
             compute->attention / 1e9, compute->attention_f32 / 1e9);
     fprintf(out, "    bandwidth: %.3f GB/s\n", compute->bandwidth / 1e9);
     fprintf(out, "  host:\n    memory: ");

@@ -9,8 +9,8 @@
 
 #include "kernels/kernels.h"
 
-/* Forward, input gradient and weight gradient of a linear layer; the larger two are where a
- * training step spends its time, the square one is the customary peak. */
+/* Forward, input gradient and weight gradient of a linear layer: a training step has as many FLOP
+ * of each, so that its peak is their harmonic mean. */
 static const struct shape {
     const char *name;
     int64_t m, n, k;
@@ -19,14 +19,20 @@ static const struct shape {
     {"forward", 2048, 3072, 768, false, true},
     {"input grad", 2048, 768, 3072, false, false},
     {"weight grad", 3072, 768, 2048, true, false},
-    {"forward", 2048, 2048, 2048, false, true},
-    {"forward", 1024, 4096, 1024, false, true},
 };
+enum { N_SHAPES = sizeof shapes / sizeof *shapes };
+
+/* Operands of several calls, used in turns: in a step a call finds its operands in memory, not in
+ * the caches where the last one left them. */
+enum { SETS = 8, SETS_QUICK = 1 };
 
 typedef struct gemm_case {
     const zinf_kernels *table;
     zinf_gemm *gemm;
-    void *a, *b, *c, *scratch;
+    char *sets;
+    size_t a_bytes, b_bytes, c_bytes; /* of a set */
+    int n_sets, next;
+    void *scratch;
 } gemm_case;
 
 /* Values in [-1, 1): denormals and zeros would flatter or slow the multipliers. */
@@ -51,80 +57,94 @@ static void fill(void *memory, uint64_t n, zinf_dtype dtype)
 static void run_gemm(void *arg)
 {
     gemm_case *it = arg;
+    char *a = it->sets + (size_t)it->next * (it->a_bytes + it->b_bytes + it->c_bytes);
 
-    it->table->gemm_run(it->gemm, it->a, it->b, NULL, NULL, it->c, it->scratch);
+    it->next = (it->next + 1) % it->n_sets;
+    it->table->gemm_run(it->gemm, a, a + it->a_bytes, NULL, NULL, a + it->a_bytes + it->b_bytes,
+                        it->scratch);
+}
+
+static zinf_status measure_shape(const probe_options *options, zinf_dtype dtype,
+                                 const struct shape *shape, double *ret_rate, zinf_error *err)
+{
+    const int64_t part = options->quick ? 4 : 1;
+    const int64_t m = shape->m / part, n = shape->n / part, k = shape->k / part;
+    const zinf_dtype c_dtype = shape->trans_a ? ZINF_F32 : dtype;
+    const size_t scratch_bytes = zinf_gemm_scratch_bytes((uint64_t)m, (uint64_t)n, (uint64_t)k,
+                                                         (uint64_t)options->n_threads);
+    const zinf_gemm_desc desc = {
+        .m = m, .n = n, .k = k, .lda = shape->trans_a ? m : k, .ldb = shape->trans_b ? k : n,
+        .ldc = n, .ab_dtype = dtype, .c_dtype = c_dtype, .trans_a = shape->trans_a,
+        .trans_b = shape->trans_b,
+    };
+    zinf_kernels table;
+    gemm_case it = {.table = &table, .a_bytes = (size_t)(m * k) * zinf_dtype_bytes(dtype),
+                    .b_bytes = (size_t)(n * k) * zinf_dtype_bytes(dtype),
+                    .c_bytes = (size_t)(m * n) * zinf_dtype_bytes(c_dtype),
+                    .n_sets = options->quick ? SETS_QUICK : SETS};
+    const size_t bytes = (size_t)it.n_sets * (it.a_bytes + it.b_bytes + it.c_bytes) + scratch_bytes;
+    char name[96];
+
+    zinf_kernels_cpu(&table, dtype, options->n_threads, ZINF_N_CPU_LEVELS - 1);
+    it.sets = probe_reserve(bytes);
+    if (!it.sets)
+        return zinf_fail(err, ZINF_MACHINE, "no memory for a GEMM of %zu bytes: free some",
+                         bytes);
+    it.scratch = it.sets + bytes - scratch_bytes;
+    fill(it.sets, (bytes - scratch_bytes) / zinf_dtype_bytes(dtype), dtype);
+    it.gemm = table.gemm_create(&table, &desc, scratch_bytes);
+    if (!it.gemm) {
+        probe_release(it.sets, bytes);
+        return zinf_fail(err, ZINF_MACHINE, "no memory to prepare the GEMM \"%s %d x %d x %d\"",
+                         shape->name, (int)m, (int)n, (int)k);
+    }
+    const probe_rate rate = probe_measure(run_gemm, &it, 2.0 * (double)m * (double)n * (double)k,
+                                          options->quick ? 0.05 : 0.5);
+    table.gemm_destroy(it.gemm);
+    probe_release(it.sets, bytes);
+    snprintf(name, sizeof name, "%s %s %d x %d x %d", dtype == ZINF_F32 ? "f32 " : "bf16",
+             shape->name, (int)m, (int)n, (int)k);
+    probe_report(name, rate, 1e9, "GFLOP/s");
+    *ret_rate = rate.median;
+    return ZINF_OK;
 }
 
 static zinf_status measure_gemm(const probe_options *options, zinf_dtype dtype, double *ret_peak,
                                 zinf_error *err)
 {
-    const size_t elems = (size_t)8 << 20; /* the largest matrix of any shape has fewer */
-    zinf_kernels table;
-    double peak = 0;
+    double seconds = 0; /* of N_SHAPES FLOP */
 
-    zinf_kernels_cpu(&table, dtype, options->n_threads, ZINF_N_CPU_LEVELS - 1);
-    size_t scratch_bytes = (size_t)(2 + options->n_threads) << 20;
-    size_t matrix_bytes = elems * 4;
-    size_t bytes = 3 * matrix_bytes + scratch_bytes;
-    char *memory = probe_reserve(bytes);
-
-    if (!memory)
-        return zinf_fail(err, ZINF_MACHINE, "no memory for a GEMM of %zu bytes: free some",
-                         bytes);
-    gemm_case it = {&table, NULL, memory, memory + matrix_bytes, memory + 2 * matrix_bytes,
-                    memory + 3 * matrix_bytes};
-    fill(it.a, elems, dtype);
-    fill(it.b, elems, dtype);
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        const struct shape *shape = &shapes[i];
-        int64_t part = options->quick ? 4 : 1;
-        int64_t m = shape->m / part, n = shape->n / part, k = shape->k / part;
-        char name[96];
-        zinf_gemm_desc desc = {
-            .m = m, .n = n, .k = k, .lda = shape->trans_a ? m : k,
-            .ldb = shape->trans_b ? k : n, .ldc = n,
-            .ab_dtype = dtype, .c_dtype = shape->trans_a ? ZINF_F32 : dtype,
-            .trans_a = shape->trans_a, .trans_b = shape->trans_b,
-        };
-        double flop = 2.0 * (double)m * (double)n * (double)k;
-        uint64_t need = zinf_gemm_scratch_bytes((uint64_t)m, (uint64_t)n, (uint64_t)k,
-                                                (uint64_t)options->n_threads);
-
-        it.gemm = table.gemm_create(&table, &desc, need < scratch_bytes ? need : scratch_bytes);
-        if (!it.gemm) {
-            probe_release(memory, bytes);
-            return zinf_fail(err, ZINF_MACHINE, "no memory to prepare the GEMM \"%s %d x %d x"
-                             " %d\"", shape->name, (int)m, (int)n, (int)k);
-        }
-        probe_rate rate = probe_measure(run_gemm, &it, flop, options->quick ? 0.05 : 0.5);
-        table.gemm_destroy(it.gemm);
-        snprintf(name, sizeof name, "%s %s %d x %d x %d", dtype == ZINF_F32 ? "f32 " : "bf16",
-                 shape->name, (int)m, (int)n, (int)k);
-        probe_report(name, rate, 1e9, "GFLOP/s");
-        if (rate.median > peak)
-            peak = rate.median;
+    for (int i = 0; i < N_SHAPES; i++) {
+        double rate;
+        if (measure_shape(options, dtype, &shapes[i], &rate, err))
+            return err->status;
+        seconds += 1 / rate;
     }
-    probe_release(memory, bytes);
-    *ret_peak = peak;
+    *ret_peak = N_SHAPES / seconds;
     return ZINF_OK;
 }
 
 typedef struct attention_case {
     const zinf_kernels *table;
     int64_t batch, seq, heads, head_dim;
-    void *qkv, *out, *dout, *dqkv, *scratch;
-    float *lse;
+    char *sets;
+    size_t set_bytes, width; /* width: tokens * hidden elements of 4 bytes at most */
+    int n_sets, next;
+    void *scratch;
 } attention_case;
 
 static void run_attention(void *arg)
 {
     attention_case *it = arg;
+    char *qkv = it->sets + (size_t)it->next * it->set_bytes, *out = qkv + 3 * it->width;
+    char *dout = out + it->width, *dqkv = dout + it->width;
+    float *lse = (float *)(void *)(dqkv + 3 * it->width);
 
-    it->table->attention_forward(it->table, it->qkv, it->batch, it->seq, it->heads, it->heads,
-                                 it->head_dim, it->out, it->lse, it->scratch);
-    it->table->attention_backward(it->table, it->qkv, it->out, it->dout, it->lse, it->batch,
-                                  it->seq, it->heads, it->heads, it->head_dim, it->dqkv,
-                                  it->scratch);
+    it->next = (it->next + 1) % it->n_sets;
+    it->table->attention_forward(it->table, qkv, it->batch, it->seq, it->heads, it->heads,
+                                 it->head_dim, out, lse, it->scratch);
+    it->table->attention_backward(it->table, qkv, out, dout, lse, it->batch, it->seq, it->heads,
+                                  it->heads, it->head_dim, dqkv, it->scratch);
 }
 
 /* Two products forward and five backward (the scores are made again), 2 FLOP a pair and
@@ -149,29 +169,25 @@ static zinf_status measure_attention(const probe_options *options, zinf_dtype dt
     zinf_kernels_cpu(&table, dtype, options->n_threads, ZINF_N_CPU_LEVELS - 1);
     for (int i = 0; i < n_sequences; i++) {
         int64_t seq = sequences[i];
-        size_t width = HEADS * HEAD_DIM * 4; /* q, k and v, or out: elements * 4 bytes at most */
         size_t scratch = zinf_attention_scratch_bytes((uint64_t)seq, HEAD_DIM,
                                                       (uint64_t)options->n_threads);
-        size_t lse = tokens * HEADS * 4;
-        size_t bytes = tokens * width * 8 + lse + scratch;
-        char *memory = probe_reserve(bytes);
+        attention_case it = {.table = &table, .batch = (int64_t)tokens / seq, .seq = seq,
+                             .heads = HEADS, .head_dim = HEAD_DIM,
+                             .width = tokens * HEADS * HEAD_DIM * 4,
+                             .n_sets = options->quick ? SETS_QUICK : SETS};
+        it.set_bytes = 8 * it.width + tokens * HEADS * 4;
+        const size_t bytes = (size_t)it.n_sets * it.set_bytes + scratch;
         char name[64];
 
-        if (!memory)
+        it.sets = probe_reserve(bytes);
+        if (!it.sets)
             return zinf_fail(err, ZINF_MACHINE, "no memory for attention: %zu bytes needed",
                              bytes);
-        attention_case it = {.table = &table, .batch = (int64_t)tokens / seq, .seq = seq,
-                             .heads = HEADS, .head_dim = HEAD_DIM, .qkv = memory,
-                             .out = memory + 3 * tokens * width,
-                             .dout = memory + 4 * tokens * width,
-                             .dqkv = memory + 5 * tokens * width};
-        it.lse = (float *)(void *)(memory + 8 * tokens * width);
-        it.scratch = memory + 8 * tokens * width + lse;
-        fill(it.qkv, 3 * tokens * HEADS * HEAD_DIM, dtype);
-        fill(it.dout, tokens * HEADS * HEAD_DIM, dtype);
+        it.scratch = it.sets + bytes - scratch;
+        fill(it.sets, (bytes - scratch) / zinf_dtype_bytes(dtype), dtype);
         probe_rate rate = probe_measure(run_attention, &it, attention_flop(&it),
                                         options->quick ? 0.05 : 0.4);
-        probe_release(memory, bytes);
+        probe_release(it.sets, bytes);
         snprintf(name, sizeof name, "%s attention, sequence %d",
                  dtype == ZINF_F32 ? "f32 " : "bf16", (int)seq);
         probe_report(name, rate, 1e9, "GFLOP/s");
@@ -362,7 +378,6 @@ zinf_status probe_measure_compute(const probe_options *options, uint64_t availab
     if (measure_attention(options, ZINF_F32, &attention_f32, err) ||
         measure_attention(options, ZINF_BF16, &attention_bf16, err))
         return err->status;
-    /* The file has one number; training is in bf16 unless a model says otherwise. */
     compute.attention = attention_bf16;
     compute.attention_f32 = attention_f32;
     fprintf(stderr, "memory\n");

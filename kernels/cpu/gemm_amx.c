@@ -1,12 +1,15 @@
 /* kernels/cpu/gemm_amx.c - GEMM of bf16 on AMX tiles. C is cut into blocks, each owned by one
- * thread. Its piece of scratch holds, as tiles, the block's rows of A for a chunk of depth and a
- * panel of B's columns, and the sums in fp32: all of the block's if k has several chunks, of two
+ * thread. Its piece of scratch holds, as tiles, the block's rows of A for a chunk of depth, two
+ * panels of B's columns, and the sums in fp32: all of the block's if k has several chunks, of two
  * times 32 columns otherwise. Every element is one chain over k in steps of 32, whatever
  * the blocks: its bits depend on neither shape, threads nor scratch.
  *
- * Sizes: A's rows and the sums stay in the second-level cache (2 MiB). A block of r x c elements
- * takes 1 / r + 1 / c loads from memory for each multiply-add. Loads of what a tile instruction
- * has just stored wait long, so sums are turned into C one unit later.
+ * Sizes: A's rows and the sums stay in the second-level cache (2 MiB), a slice of a panel in the
+ * first (SLICE * 2 KiB). Tile instructions leave most of the processor idle: between them the
+ * next panel of B is packed and the sums of the column before are turned into C. What is left
+ * unused of the peak: tiles come from the second-level cache at 0.66 of it, and a block of 512 x
+ * 512 needs a byte from memory or the third level for every 256 FLOP. Prefetching by instructions
+ * made it slower: they hold the fill buffers that the tiles need.
  */
 #include <omp.h>
 #include <stdlib.h>
@@ -14,8 +17,8 @@
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/cpu.h"
 
-enum { ROWS = 512, COLS = 2048, COLS_SUMMED = 384, DEPTH = 768, SLICE = 16, PANEL = 64, UNIT = 32,
-       UNIT_BYTES = UNIT * UNIT * 4 };
+enum { ROWS = 512, COLS = 8192, COLS_SUMMED = 512, DEPTH = 768, DEPTH_SUMMED = 256, SLICE = 8,
+       PANEL = 64, UNIT = 32, UNIT_BYTES = UNIT * UNIT * 4, PAST_CACHES_BYTES = 1 << 20 };
 
 struct zinf_gemm {
     zinf_gemm_desc desc;
@@ -48,7 +51,7 @@ static size_t block_bytes(const zinf_gemm *gemm)
 {
     const bool in_chunks = gemm->desc.k > gemm->depth;
 
-    return (size_t)(2 * gemm->depth * (gemm->rows + PANEL) +
+    return (size_t)(2 * gemm->depth * ((in_chunks ? 2 : 1) * gemm->rows + 2 * PANEL) +
                     4 * gemm->rows * (in_chunks ? gemm->cols : 2 * UNIT));
 }
 
@@ -62,7 +65,8 @@ static int64_t n_blocks(const zinf_gemm *gemm)
 static bool choose_blocks(zinf_gemm *gemm, size_t scratch_bytes)
 {
     const zinf_gemm_desc *d = &gemm->desc;
-    int64_t rows = ROWS, cols = d->k > DEPTH ? COLS_SUMMED : COLS, depth = DEPTH;
+    int64_t rows = ROWS, cols = d->k > DEPTH ? COLS_SUMMED : COLS;
+    int64_t depth = d->k > DEPTH ? DEPTH_SUMMED : DEPTH;
 
     for (;;) {
         gemm->rows = even_part(d->m, rows);
@@ -130,63 +134,74 @@ INLINE __mmask32 first_words(int64_t n)
     return n >= 32 ? 0xffffffffu : n <= 0 ? 0 : (__mmask32)((1u << n) - 1);
 }
 
-/* Packs n outer x k deep from (outer0, depth0) into tiles [outer / 16][depth / 32], padded with
- * zeros to multiples of 32. A tile of A is 16 outer x 16 pairs of depth, one of B the transpose.
- * Rows that are steps of depth are paired, which makes tiles of B; rows that are outer are tiles
- * of A; the other two cases transpose a tile of 32-bit pairs. */
-INLINE void pack(bool is_b, bool by_depth, const operand *from, int64_t outer0, int64_t depth0,
-                 int64_t n, int64_t k, char *to)
+/* n outer x k deep from (outer0, depth0) as tiles [outer / 16][depth / 32], padded with zeros to
+ * multiples of 32; done in units of 32 x 32, in the order in which they are stored. */
+typedef struct packing {
+    const operand *from;
+    int64_t outer0, depth0, n, k;
+    char *to;
+    int64_t n_units, n_done;
+} packing;
+
+static packing packing_of(const operand *from, int64_t outer0, int64_t depth0, int64_t n,
+                          int64_t k, char *to)
 {
-    const int64_t deep = parts_of(k, AMX_K);
+    return (packing){from, outer0, depth0, n, k, to, parts_of(n, UNIT) * parts_of(k, UNIT), 0};
+}
+
+/* A tile of A is 16 outer x 16 pairs of depth, one of B the transpose. Rows that are steps of
+ * depth are paired, which makes tiles of B; rows that are outer are tiles of A; the other two
+ * cases transpose a tile of 32-bit pairs. */
+INLINE void pack_unit(bool is_b, bool by_depth, const packing *job)
+{
+    const operand *from = job->from;
+    const int64_t per_row = parts_of(by_depth ? job->n : job->k, UNIT);
+    const int64_t u = job->n_done / per_row * UNIT, w = job->n_done % per_row * UNIT;
+    const int64_t i = by_depth ? w : u, p = by_depth ? u : w, deep = parts_of(job->k, AMX_K);
+    const int64_t n = job->n, k = job->k;
+    const uint16_t *at = from->at + (by_depth ? (job->depth0 + p) * from->ld + job->outer0 + i :
+                                                (job->outer0 + i) * from->ld + job->depth0 + p);
+    char *to = job->to + (i / 16 * deep + p / AMX_K) * AMX_TILE;
+    const __mmask32 mask = first_words(by_depth ? n - i : k - p);
     const vi low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8,
                                     39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
     const vi high = _mm512_or_si512(low, _mm512_set1_epi16(16));
+    vi r[2][16];
 
-    /* along the rows as they are stored */
-    for (int64_t u = 0; u < (by_depth ? k : n); u += UNIT)
-        for (int64_t w = 0; w < (by_depth ? n : k); w += UNIT) {
-            const int64_t i = by_depth ? w : u, p = by_depth ? u : w;
-            char *at = to + (i / 16 * deep + p / AMX_K) * AMX_TILE;
-            const __mmask32 mask = first_words(by_depth ? n - i : k - p);
-            vi r[2][16];
-
-            for (int q = 0; q < 16; q++)
-                if (by_depth) {
-                    const uint16_t *row = from->at + (depth0 + p + 2 * q) * from->ld + outer0 + i;
-                    const vi even = p + 2 * q < k ? _mm512_maskz_loadu_epi16(mask, row) :
-                                                    _mm512_setzero_si512();
-                    const vi odd = p + 2 * q + 1 < k ?
-                        _mm512_maskz_loadu_epi16(mask, row + from->ld) : _mm512_setzero_si512();
-                    r[0][q] = _mm512_permutex2var_epi16(even, low, odd);
-                    r[1][q] = _mm512_permutex2var_epi16(even, high, odd);
-                } else {
-                    const uint16_t *row = from->at + (outer0 + i + q) * from->ld + depth0 + p;
-                    r[0][q] = i + q < n ? _mm512_maskz_loadu_epi16(mask, row) :
-                                          _mm512_setzero_si512();
-                    r[1][q] = i + q + 16 < n ?
-                        _mm512_maskz_loadu_epi16(mask, row + 16 * from->ld) :
-                        _mm512_setzero_si512();
-                }
-            for (int half = 0; half < 2; half++) {
-                if (is_b != by_depth)
-                    amx_transpose(r[half]);
-                for (int q = 0; q < 16; q++)
-                    _mm512_store_si512(at + half * deep * AMX_TILE + q * 64, r[half][q]);
-            }
+    for (int q = 0; q < 16; q++)
+        if (by_depth) {
+            const uint16_t *row = at + 2 * q * from->ld;
+            const vi even = p + 2 * q < k ? _mm512_maskz_loadu_epi16(mask, row) :
+                                            _mm512_setzero_si512();
+            const vi odd = p + 2 * q + 1 < k ? _mm512_maskz_loadu_epi16(mask, row + from->ld) :
+                                               _mm512_setzero_si512();
+            r[0][q] = _mm512_permutex2var_epi16(even, low, odd);
+            r[1][q] = _mm512_permutex2var_epi16(even, high, odd);
+        } else {
+            const uint16_t *row = at + q * from->ld;
+            r[0][q] = i + q < n ? _mm512_maskz_loadu_epi16(mask, row) : _mm512_setzero_si512();
+            r[1][q] = i + q + 16 < n ? _mm512_maskz_loadu_epi16(mask, row + 16 * from->ld) :
+                                       _mm512_setzero_si512();
         }
+    for (int half = 0; half < 2; half++) {
+        if (is_b != by_depth)
+            amx_transpose(r[half]);
+        for (int q = 0; q < 16; q++)
+            _mm512_store_si512(to + half * deep * AMX_TILE + q * 64, r[half][q]);
+    }
 }
 
-static void pack_any(const operand *from, int64_t outer0, int64_t depth0, int64_t n, int64_t k,
-                     char *to)
+static void pack_to(packing *job, int64_t n_done)
 {
-    if (from->is_b && from->by_depth)
-        pack(true, true, from, outer0, depth0, n, k, to);
-    else if (from->is_b)
-        pack(true, false, from, outer0, depth0, n, k, to);
-    else if (from->by_depth)
-        pack(false, true, from, outer0, depth0, n, k, to);
-    else
-        pack(false, false, from, outer0, depth0, n, k, to);
+    for (; job->n_done < n_done; job->n_done++)
+        if (job->from->is_b && job->from->by_depth)
+            pack_unit(true, true, job);
+        else if (job->from->is_b)
+            pack_unit(true, false, job);
+        else if (job->from->by_depth)
+            pack_unit(false, true, job);
+        else
+            pack_unit(false, false, job);
 }
 
 typedef struct problem {
@@ -194,6 +209,7 @@ typedef struct problem {
     operand a, b;
     const uint16_t *bias, *residual;
     void *c;
+    bool past_caches; /* C is too large to stay in a cache, and its lines are written whole */
 } problem;
 
 /* 16 elements of C from their sums: adds what is to be added. at, at_r: in C and residual. */
@@ -211,62 +227,120 @@ INLINE vf finish(bool c_bf16, const problem *p, vf x, int64_t at, int64_t at_r, 
     return x;
 }
 
-/* C's 32 x 32 at (i0, j0), m x n of them inside, from their sums. Whole rows of bf16 are rounded by
- * an instruction that takes denormals for zero, as the tiles do. */
-INLINE void store_unit(bool c_bf16, const problem *p, const float *sums, int64_t i0, int64_t j0,
-                       int64_t m, int64_t n)
+/* A column of units: sums of m rows x n <= 32 columns, C's from (i, j) on. */
+typedef struct column {
+    const char *units;
+    int64_t i, j, m, n, n_done; /* rows that are in C already */
+} column;
+
+/* Whole rows of bf16 are rounded by an instruction that takes denormals for zero, as the tiles
+ * do. */
+INLINE void store_row(bool c_bf16, const problem *p, const column *it)
 {
     const zinf_gemm_desc *d = &p->gemm->desc;
+    const int64_t r = it->n_done, i = it->i + r, j = it->j, n = it->n;
+    const float *row = (const float *)(const void *)(it->units + r / UNIT * UNIT_BYTES +
+                                                     r % UNIT / 16 * 2 * AMX_TILE + r % 16 * 64);
+    const int64_t at = i * d->ldc + j, at_r = i * d->ldr + j;
+    const vf low = finish(c_bf16, p, vf_load(row), at, at_r, j, n);
+    const vf high = n <= 16 ? low : finish(c_bf16, p, vf_load(row + 256), at + 16, at_r + 16,
+                                           j + 16, n - 16);
 
-    for (int64_t i = 0; i < m; i++) {
-        const float *row = sums + i / 16 * 512 + i % 16 * 16;
-        const int64_t at = (i0 + i) * d->ldc + j0, at_r = (i0 + i) * d->ldr + j0;
-        const vf low = finish(c_bf16, p, vf_load(row), at, at_r, j0, n);
-        const vf high = n <= 16 ? low : finish(c_bf16, p, vf_load(row + 256), at + 16, at_r + 16,
-                                               j0 + 16, n - 16);
-
-        if (c_bf16 && n >= UNIT) {
-            _mm512_storeu_si512((uint16_t *)p->c + at, (vi)_mm512_cvtne2ps_pbh(high, low));
-            continue;
-        }
+    if (n < UNIT) {
         act_store(c_bf16, p->c, at, n, low);
         if (n > 16)
             act_store(c_bf16, p->c, at + 16, n - 16, high);
+    } else if (c_bf16) {
+        const vi both = (vi)_mm512_cvtne2ps_pbh(high, low);
+        if (p->past_caches)
+            _mm512_stream_si512((void *)((uint16_t *)p->c + at), both);
+        else
+            _mm512_storeu_si512((uint16_t *)p->c + at, both);
+    } else if (p->past_caches) {
+        _mm512_stream_ps((float *)p->c + at, low);
+        _mm512_stream_ps((float *)p->c + at + 16, high);
+    } else {
+        _mm512_storeu_ps((float *)p->c + at, low);
+        _mm512_storeu_ps((float *)p->c + at + 16, high);
     }
 }
 
-/* A unit whose sums are complete but not yet in C; sums NULL if there is none. */
-typedef struct pending {
-    const float *sums;
-    int64_t i, j, m, n;
-} pending;
-
-static void store_pending(const problem *p, pending *it)
+static void store_to(const problem *p, column *it, int64_t n_done)
 {
-    if (it->sums && p->gemm->desc.c_dtype == ZINF_BF16)
-        store_unit(true, p, it->sums, it->i, it->j, it->m, it->n);
-    else if (it->sums)
-        store_unit(false, p, it->sums, it->i, it->j, it->m, it->n);
-    it->sums = NULL;
+    for (; it->n_done < n_done; it->n_done++)
+        if (p->gemm->desc.c_dtype == ZINF_BF16)
+            store_row(true, p, it);
+        else
+            store_row(false, p, it);
 }
 
-/* One column of units: m rows against one unit of columns, over a slice of depth so short that the
- * columns stay in the first-level cache. */
-static void multiply(const problem *p, char *a, char *b, int64_t deep, int64_t step,
-                     bool accumulate, bool last, int64_t i0, int64_t j0, int64_t m, int64_t n,
-                     char *units, pending *late)
-{
-    for (int64_t i = 0; i < m; i += UNIT, a += 2 * deep * AMX_TILE, units += UNIT_BYTES) {
-        const pending unit = {(const float *)(const void *)units, i0 + i, j0, least(UNIT, m - i),
-                              n};
+/* What is done between the tile instructions, and how far. */
+typedef struct meanwhile {
+    column before; /* to C, all of it */
+    packing rows, panel; /* the next chunk of A, the next panel of B */
+    int64_t n_rows, n_panel; /* units */
+} meanwhile;
 
-        amx_product(1, 1, step, (amx_view){a, deep * AMX_TILE, AMX_TILE, 64},
-                    (amx_view){b, deep * AMX_TILE, AMX_TILE, 64},
-                    (amx_view){units, 2 * AMX_TILE, AMX_TILE, 64}, accumulate);
-        store_pending(p, late);
-        if (last)
-            *late = unit;
-    }
+static int64_t between(int64_t from, int64_t to, int64_t i, int64_t n)
+{
+    return from + (to - from) * i / n;
+}
+
+/* One column of units: its rows of A against 32 columns of B, in slices of depth so short that
+ * the columns stay in the first-level cache. */
+static void multiply(const problem *p, char *a, char *b, int64_t deep, bool accumulate,
+                     char *units, int64_t m, meanwhile *it)
+{
+    const int64_t slices = parts_of(deep, SLICE), step = parts_of(deep, slices);
+    const int64_t n_calls = parts_of(m, UNIT) * slices;
+    const meanwhile start = *it;
+    int64_t call = 0;
+
+    for (int64_t s = 0; s < deep; s += step)
+        for (int64_t i = 0; i < m; i += UNIT) {
+            amx_product(1, 1, least(step, deep - s),
+                        (amx_view){a + (i / 16 * deep + s) * AMX_TILE, deep * AMX_TILE, AMX_TILE,
+                                   64},
+                        (amx_view){b + s * AMX_TILE, deep * AMX_TILE, AMX_TILE, 64},
+                        (amx_view){units + i / UNIT * UNIT_BYTES, 2 * AMX_TILE, AMX_TILE, 64},
+                        accumulate || s > 0);
+            call++;
+            store_to(p, &it->before, between(start.before.n_done, start.before.m, call, n_calls));
+            pack_to(&it->panel, between(start.panel.n_done, start.n_panel, call, n_calls));
+            pack_to(&it->rows, between(start.rows.n_done, start.n_rows, call, n_calls));
+        }
+}
+
+/* A block of C: rows m of n from (i0, j0). */
+typedef struct block {
+    const problem *p;
+    int64_t i0, j0, m, n, n_chunks, n_panels; /* chunks of depth, panels of a chunk */
+    char *a[2], *b[2];
+} block;
+
+static int64_t chunk_depth(const block *it, int64_t chunk)
+{
+    return least(it->p->gemm->depth, it->p->gemm->desc.k - chunk * it->p->gemm->depth);
+}
+
+/* Rows of A for a chunk, nothing after the last one. */
+static packing rows_of(const block *it, int64_t chunk)
+{
+    if (chunk >= it->n_chunks)
+        return (packing){.from = &it->p->a};
+    return packing_of(&it->p->a, it->i0, chunk * it->p->gemm->depth, it->m,
+                      chunk_depth(it, chunk), it->a[chunk % 2]);
+}
+
+/* Panels are counted through all chunks. */
+static packing panel_of(const block *it, int64_t panel)
+{
+    const int64_t chunk = panel / it->n_panels, j = panel % it->n_panels * PANEL;
+
+    if (chunk >= it->n_chunks)
+        return (packing){.from = &it->p->b};
+    return packing_of(&it->p->b, it->j0 + j, chunk * it->p->gemm->depth, least(PANEL, it->n - j),
+                      chunk_depth(it, chunk), it->b[panel % 2]);
 }
 
 static void run_block(const problem *p, int64_t i0, int64_t j0, char *scratch)
@@ -274,40 +348,44 @@ static void run_block(const problem *p, int64_t i0, int64_t j0, char *scratch)
     const zinf_gemm *gemm = p->gemm;
     const zinf_gemm_desc *d = &gemm->desc;
     const int64_t m = least(gemm->rows, d->m - i0), n = least(gemm->cols, d->n - j0);
-    const int64_t unit_rows = gemm->rows / UNIT;
-    char *a = scratch, *b = a + 2 * gemm->rows * gemm->depth;
-    char *sums = b + 2 * PANEL * gemm->depth; /* [cols / 32][rows / 32] units of 2 x 2 tiles */
-    const bool in_chunks = d->k > gemm->depth;
-    pending late = {.sums = NULL};
+    const int64_t n_columns = parts_of(n, UNIT), n_chunks = parts_of(d->k, gemm->depth);
+    const int64_t a_bytes = 2 * gemm->rows * gemm->depth, b_bytes = 2 * PANEL * gemm->depth;
+    char *b = scratch + (d->k > gemm->depth ? 2 : 1) * a_bytes, *sums = b + 2 * b_bytes;
+    const block it = {p, i0, j0, m, n, n_chunks, parts_of(n, PANEL),
+                      {scratch, scratch + a_bytes}, {b, b + b_bytes}};
+    meanwhile also = {.rows = rows_of(&it, 0), .panel = panel_of(&it, 0)};
 
-    for (int64_t p0 = 0; p0 < d->k; p0 += gemm->depth) {
-        const int64_t k = least(gemm->depth, d->k - p0), deep = parts_of(k, AMX_K);
-        const bool last = p0 + gemm->depth >= d->k;
+    pack_to(&also.rows, also.rows.n_units);
+    pack_to(&also.panel, also.panel.n_units);
+    for (int64_t chunk = 0; chunk < n_chunks; chunk++) {
+        const int64_t deep = parts_of(chunk_depth(&it, chunk), AMX_K);
 
-        pack_any(&p->a, i0, p0, m, k, a);
-        for (int64_t j = 0; j < n; j += UNIT) {
-            char *panel = b + j % PANEL / 16 * deep * AMX_TILE;
-            char *units = sums + (in_chunks ? j / UNIT : j / UNIT % 2) * unit_rows * UNIT_BYTES;
+        also.rows = rows_of(&it, chunk + 1);
+        for (int64_t c = 0; c < n_columns; c++) {
+            const int64_t panel = chunk * it.n_panels + c / (PANEL / UNIT);
+            const int64_t place = c % (PANEL / UNIT);
+            char *units = sums + (n_chunks > 1 ? c : c % 2) * (gemm->rows / UNIT) * UNIT_BYTES;
 
-            if (j % PANEL == 0)
-                pack_any(&p->b, j0 + j, p0, least(PANEL, n - j), k, b);
-            for (int64_t s = 0, step; s < deep; s += step) {
-                step = parts_of(deep - s, parts_of(deep - s, SLICE));
-                multiply(p, a + s * AMX_TILE, panel + s * AMX_TILE, deep, step, p0 > 0 || s > 0,
-                         last && s + step == deep, i0, j0 + j, m, least(UNIT, n - j), units,
-                         &late);
-            }
+            if (place == 0)
+                also.panel = panel_of(&it, panel + 1);
+            also.n_rows = also.rows.n_units * (c + 1) / n_columns;
+            also.n_panel = c + 1 == n_columns ? also.panel.n_units :
+                                                also.panel.n_units * (place + 1) / (PANEL / UNIT);
+            multiply(p, it.a[chunk % 2], it.b[panel % 2] + place * 2 * deep * AMX_TILE, deep,
+                     chunk > 0, units, m, &also);
+            if (chunk + 1 == n_chunks)
+                also.before = (column){units, i0, j0 + c * UNIT, m, least(UNIT, n - c * UNIT), 0};
         }
     }
-    store_pending(p, &late);
+    store_to(p, &also.before, also.before.m);
 }
 
-static void run_numbered(const problem *p, int64_t block, char *scratch)
+static void run_numbered(const problem *p, int64_t index, char *scratch)
 {
     const zinf_gemm *gemm = p->gemm;
     const int64_t blocks_m = parts_of(gemm->desc.m, gemm->rows);
 
-    run_block(p, block % blocks_m * gemm->rows, block / blocks_m * gemm->cols, scratch);
+    run_block(p, index % blocks_m * gemm->rows, index / blocks_m * gemm->cols, scratch);
 }
 
 static void run_blocks(const problem *p, char *scratch)
@@ -316,14 +394,24 @@ static void run_blocks(const problem *p, char *scratch)
 
     amx_begin();
     if (!omp_in_parallel()) { /* libgomp allocates for a dynamic schedule without a team */
-        for (int64_t block = 0; block < blocks; block++)
-            run_numbered(p, block, scratch);
+        for (int64_t i = 0; i < blocks; i++)
+            run_numbered(p, i, scratch);
     } else {
 #pragma omp for schedule(dynamic)
-        for (int64_t block = 0; block < blocks; block++)
-            run_numbered(p, block, scratch + p->gemm->bytes * (size_t)omp_get_thread_num());
+        for (int64_t i = 0; i < blocks; i++)
+            run_numbered(p, i, scratch + p->gemm->bytes * (size_t)omp_get_thread_num());
     }
     amx_end();
+    _mm_sfence();
+}
+
+/* Worth it for what the caches could not hold until it is read; a line must be written at once. */
+static bool past_caches(const zinf_gemm_desc *d, const void *c)
+{
+    const int64_t size = d->c_dtype == ZINF_BF16 ? 2 : 4;
+
+    return !d->accumulate && d->m * d->n * size > PAST_CACHES_BYTES && d->ldc * size % 64 == 0 &&
+           (uintptr_t)c % 64 == 0;
 }
 
 static void gemm_run(zinf_gemm *gemm, const void *a, const void *b, const void *bias,
@@ -332,7 +420,7 @@ static void gemm_run(zinf_gemm *gemm, const void *a, const void *b, const void *
     const zinf_gemm_desc *d = &gemm->desc;
     char *aligned = (char *)zinf_align64((uint64_t)(uintptr_t)scratch);
     const problem p = {gemm, {a, d->lda, false, d->trans_a}, {b, d->ldb, true, !d->trans_b},
-                       bias, residual, c};
+                       bias, residual, c, past_caches(d, c)};
 
     if (gemm->fallback) {
         gemm->other.gemm_run(gemm->fallback, a, b, bias, residual, c, scratch);

@@ -384,6 +384,29 @@ def a_signal_ends_the_run_after_a_step_with_a_checkpoint():
     assert os.path.isdir(os.path.join(saved, f"step-{step}")), os.listdir(saved)
 
 
+def threads_wait_briefly_unless_the_user_says_otherwise():
+    for said in None, "OMP_WAIT_POLICY=active", "GOMP_SPINCOUNT=7":
+        env = {k: v for k, v in os.environ.items()
+               if k not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+        if said:
+            env.update([said.split("=")])
+        log = lab.path("log")
+        process = subprocess.Popen(
+            [lab.run_command, lab.plan(MODEL, DEVICE), "--data", lab.text, "--log", log, "--steps",
+             "1000000"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, env=env)
+        while process.poll() is None and not (os.path.exists(log) and os.path.getsize(log)):
+            time.sleep(0.02)
+        with open(f"/proc/{process.pid}/environ", encoding="utf-8") as file:
+            found = [word for word in file.read().split("\0") if "_WAIT_" in word or "_SPIN" in word]
+        with open(f"/proc/{process.pid}/comm", encoding="utf-8") as file:
+            name = file.read().strip()
+        process.kill()
+        process.wait()
+        assert found == [said or "GOMP_SPINCOUNT=1000"], (said, found)
+        assert name == os.path.basename(lab.run_command), name
+
+
 lib.main(lab, [
     a_terminal_gets_one_line_that_is_rewritten,
     a_message_does_not_overwrite_the_line_on_a_terminal, a_pipe_gets_plain_lines,
@@ -400,4 +423,5 @@ lib.main(lab, [
     a_bad_trace_is_found_before_training_and_closed_descriptors_spoil_no_file,
     a_sequence_of_one_token_with_tiles_is_planned_and_runs,
     a_plan_that_does_not_fit_exits_with_3, a_log_that_cannot_be_written_exits_with_4,
-    a_signal_ends_the_run_after_a_step_with_a_checkpoint])
+    a_signal_ends_the_run_after_a_step_with_a_checkpoint,
+    threads_wait_briefly_unless_the_user_says_otherwise])

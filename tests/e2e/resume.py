@@ -1,5 +1,6 @@
 # tests/e2e/resume.py - a run that stops and goes on is the run that never stopped: to the bit on
 # any tier, within rounding under other tiles. argv: zinf-plan, zinf-run.
+import json
 import os
 import sys
 
@@ -111,6 +112,53 @@ def saving_changes_no_step_and_the_last_one_is_saved():
     same(two, whole(), "saved every 2 steps")
 
 
+def lines_of(path):
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def with_log(log, *options, code=0, data=TEXT):
+    return lab.call(lab.run_command, plan(), "--data", data, "--log", log, *options, code=code)
+
+
+def a_log_goes_on_as_if_the_run_had_never_stopped():
+    log, folder = lab.path("log"), lab.path("saved")
+    with_log(log, "--steps", "2", "--save", folder)
+    with_log(log, "--steps", "5", "--resume", folder, "--save", folder)
+    # Steps after the checkpoint are done again, and stand there once.
+    done = with_log(log, "--resume", os.path.join(folder, "step-2"))
+    assert "3 rows after step 2 are dropped" in done.stderr, done.stderr
+    lines = lines_of(log)
+    assert [row.get("step") for row in lines] == [1, 2, 3, 4, 5, 6, None]
+    for row, other in zip(lines, whole().rows):
+        assert all(row[key] == other[key] for key in other if key not in
+                   ("step_s", "tokens_per_s", "mfu")), (row, other)
+    assert lines[-1]["summary"]["params_hash"] == whole().summary["params_hash"]
+    # A last line that a kill cut goes too; a finished run adds its summary and nothing else.
+    with open(log, "a", encoding="ascii") as file:
+        file.write('{"step": 7, "lo')
+    with_log(log, "--steps", "2", "--resume", os.path.join(folder, "step-2"))
+    assert [row.get("step") for row in lines_of(log)] == [1, 2, None]
+    # A run that begins has a log that begins.
+    with_log(log, "--steps", "1")
+    assert [row.get("step") for row in lines_of(log)] == [1, None]
+
+
+def a_file_that_is_no_log_is_not_cut():
+    folder = lab.path("saved")
+    with_log(lab.path("log"), "--steps", "1", "--save", folder)
+    row = b'{"step": 1, "loss": 2}\n'
+    for text, line in ((b"mine\n", 1), (b"mine", 1), (b"\0\0", 1), (row + b"\n", 2),
+                       (row + b"x" * 9000 + b"\n", 2), (row + b'{"step": \0}' + row, 2),
+                       (row + b'{"stop', 2)):
+        path = lab.file("mine", text)
+        done = with_log(path, "--resume", folder, code=2)
+        assert f"line {line} is no step" in done.stderr, (text, done.stderr)
+        with open(path, "rb") as file:
+            assert file.read() == text
+    with_log("/dev/null", "--resume", folder)
+
+
 def a_finished_run_resumed_does_nothing():
     run = lab.run(plan(), "--resume", whole().saved, data=TEXT)
     assert run.rows == [] and run.summary["params_hash"] == whole().summary["params_hash"]
@@ -131,4 +179,5 @@ lib.main(lab, [
     the_learning_rate_does_not_jump_inside_the_warm_up,
     resumed_after_every_step_it_is_the_same_to_the_bit,
     saving_changes_no_step_and_the_last_one_is_saved,
+    a_log_goes_on_as_if_the_run_had_never_stopped, a_file_that_is_no_log_is_not_cut,
     a_finished_run_resumed_does_nothing, a_checkpoint_of_another_model_is_refused])

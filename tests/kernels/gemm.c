@@ -286,6 +286,33 @@ static void little_scratch_means_smaller_pieces(void)
     }
 }
 
+/* A result of more than 1 MiB whose rows begin and end on lines of memory may be written past the
+ * caches, in lines: bitwise what a result of the same numbers elsewhere is, by several threads. */
+static void large_aligned_results_have_the_same_bits(void)
+{
+    static const zinf_dtype dtypes[] = {ZINF_F32, ZINF_BF16};
+
+    for (int i = 0; i < 2; i++)
+        for (int threads = 1; threads < 4; threads++) {
+            if (dtypes[i] == ZINF_BF16 && act == ZINF_F32)
+                continue;
+            problem p = draw_problem(545, 1088, 70, false, true, dtypes[i], 0, UNIT);
+            const size_t bytes = (size_t)p.n_c * zinf_dtype_bytes(dtypes[i]);
+            void *aligned = take_scratch(bytes), *shifted = take_shifted(bytes, 4);
+            zinf_kernels table;
+
+            zinf_kernels_cpu(&table, act, threads, level);
+            p.d.has_bias = p.d.has_residual = i;
+            for (void **c = (void *[]){aligned, shifted, NULL}; *c; c++) {
+                memset(*c, 0xff, bytes);
+                run(&table, &p, planned_scratch(&p.d, threads), *c);
+            }
+            CHECK(!memcmp(aligned, shifted, bytes));
+            CHECK(guards_intact());
+            release();
+        }
+}
+
 /* The level is an argument: oneDNN's is set once per process. */
 int main(int argc, char **argv)
 {
@@ -296,6 +323,7 @@ int main(int argc, char **argv)
     RUN_EVERYWHERE(gemm_takes_every_fill);
     RUN_EVERYWHERE(gemm_passes_nan_on);
     RUN_EVERYWHERE(bits_are_those_of_any_tiling_and_threads);
+    RUN_EVERYWHERE(large_aligned_results_have_the_same_bits);
     RUN_EVERYWHERE(little_scratch_means_smaller_pieces);
     return check_finish();
 }

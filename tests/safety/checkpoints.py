@@ -277,31 +277,6 @@ def after_a_failed_save(folder, done, *parts):
 LONG = lab.plan({**MODEL, "steps": 1000}, tiers("host"))
 
 
-def a_disk_that_fills_up_keeps_the_last_checkpoint():
-    folder = lab.path("small")
-    os.mkdir(folder)
-    # Two are kept and a third is written beside them: room for the first two. A save asks for the
-    # data and a megabyte a file.
-    one = Stored(BASE)
-    data = sum(4 * len(values) for values in one.state["m"].values())
-    pages = sum(os.path.getsize(os.path.join(one.folder, name)) // 4096 + 1 for name in FILES)
-    size = 3 * (data + 1000000) + 4096 * pages * 3 // 2
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "zinf", folder],
-                           capture_output=True, text=True, check=False)
-    if mount.returncode:
-        print("# not done: mounting a small disk needs root")
-        return
-    try:
-        done = subprocess.run([lab.run_command, LONG, "--data", TEXT, "--save", folder,
-                               "--save-every", "1"], capture_output=True, text=True, check=False)
-        after_a_failed_save(folder, done, "bytes free")
-        # A disk that is full from the start says so before the first step.
-        refused((PLAN, "--data", TEXT, "--save", os.path.join(folder, "new"), "--log", "/dev/full"),
-                os.path.join(folder, "step-1"), "bytes free", code=4)
-    finally:
-        subprocess.run(["umount", folder], check=True)
-
-
 def started(*words):
     return subprocess.Popen([lab.run_command, *words], stdin=subprocess.DEVNULL,
                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -311,6 +286,143 @@ def wait_for(condition, process):
     deadline = time.monotonic() + 60
     while not condition() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.0005)
+
+
+class SmallDisk:
+    """A filesystem of its own for one folder; fill() takes what is free."""
+
+    def __init__(self, size):
+        self.folder = lab.path("small")
+        os.mkdir(self.folder)
+        mount = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "zinf", self.folder],
+                               capture_output=True, text=True, check=False)
+        if mount.returncode:
+            raise lib.tap.Skip("mounting a small disk needs root")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        subprocess.run(["umount", self.folder], check=True)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def fill(self):
+        with open(self.path("filler"), "wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(b"x" * 4096)
+            except OSError:
+                pass
+
+
+def a_disk_that_cannot_hold_three_is_refused_before_the_first_step():
+    with SmallDisk(4 << 20) as disk: # of 5.1 MB not even one fits
+        needed = r"needs (\d+) bytes more, for 3 checkpoints at a time .* has (\d+) bytes free"
+        big = lab.plan({**MODEL, "hidden": 128, "steps": 1000}, tiers("host"))
+        done = subprocess.run([lab.run_command, big, "--data", TEXT, "--save", disk.path("a"),
+                               "--save-every", "1", "--log", "/dev/full"], capture_output=True,
+                              text=True, check=False)
+        assert done.returncode == 4 and "bytes free" in done.stderr, done.stderr
+        assert not re.search(needed, done.stderr), done.stderr
+    with SmallDisk(12 << 20) as disk: # one fits, three do not
+        words = lab.run_command, big, "--data", TEXT, "--save", disk.path("a")
+        done = subprocess.run([*words, "--save-every", "1", "--log", "/dev/full"],
+                              capture_output=True, text=True, check=False)
+        found = re.search(needed, done.stderr)
+        assert done.returncode == 4 and found, done.stderr
+        assert int(found.group(1)) > int(found.group(2)) > 0, done.stderr
+        assert os.listdir(disk.path("a")) == []
+        lab.call(*words, "--steps", "1") # one is all that this needs
+        assert Stored(disk.path("a")).manifest["step"] == 1
+
+
+def a_disk_filled_by_others_takes_the_reserved_save_and_names_the_next():
+    with SmallDisk(16 << 20) as disk:
+        folder = disk.path("saved")
+        process = started(LONG, "--data", TEXT, "--save", folder, "--save-every", "20")
+        wait_for(lambda: os.path.exists(os.path.join(folder, "step-20")) and
+                 os.path.exists(os.path.join(folder, ".zinf-reserved")), process)
+        disk.fill()
+        _, text = process.communicate(timeout=60)
+        steps = [int(n) for n in re.findall(r"saved step (\d+) in", text)]
+        assert steps[:2] == [20, 40], text # the second had its space already
+        assert "warning: the next save will fail unless this changes: " in text, text
+        last = text.splitlines()[-1]
+        for part in f"step {steps[-1] + 20} is not saved", f'has step {steps[-1]}', "bytes free":
+            assert part in last, last
+        after_a_failed_save(folder, subprocess.CompletedProcess([], process.returncode, "", text))
+
+
+def a_run_that_saves_at_its_end_only_has_the_space_for_it():
+    straight = lab.run(LONG, "--steps", "300", data=TEXT)
+    with SmallDisk(16 << 20) as disk:
+        folder, log = disk.path("saved"), lab.path("log")
+        process = started(LONG, "--data", TEXT, "--save", folder, "--steps", "300", "--log", log)
+        wait_for(lambda: os.path.exists(log) and os.path.getsize(log) > 500, process)
+        disk.fill()
+        _, text = process.communicate(timeout=60)
+        assert process.returncode == 0, text
+        assert sorted(os.listdir(folder)) == ["latest", "step-300"]
+        again = lab.run(LONG, "--resume", folder, "--steps", "300", data=TEXT)
+        assert again.bits[1] == straight.bits[1]
+
+
+# ---- one directory, one training ----
+
+def a_directory_of_another_training_is_refused():
+    folder = copied()
+    train = PLAN, "--data", TEXT
+    elsewhere = saved(1)
+    other = lab.plan({**MODEL, "hidden": 24}, tiers("device"))
+    for words in ((*train, "--save", folder), (*train, "--save", folder, "--resume", elsewhere),
+                  (other, "--data", TEXT, "--save", folder)):
+        refused(words, folder, folder, "another training", "step 3", "--resume")
+    refused((other, "--data", TEXT, "--save", folder, "--resume", folder), folder, "another model")
+    # also if what names the last one was lost
+    os.unlink(os.path.join(folder, "latest"))
+    refused((*train, "--save", folder), folder, "another training")
+    # from one that is there, by whatever path, it goes on
+    folder = copied()
+    link = lab.path("link")
+    os.symlink(folder, link)
+    for start in "step-2", ".":
+        lab.run(PLAN, "--resume", os.path.join(link, start), "--steps", "4", data=TEXT,
+                save=folder)
+    assert Stored(folder).manifest["step"] == 4
+    # what is no checkpoint is in nobody's way
+    folder = lab.path("notes")
+    os.mkdir(folder)
+    overwrite(os.path.join(folder, "step-by-step"), b"mine")
+    lab.run(PLAN, "--steps", "1", data=TEXT, save=folder)
+    assert sorted(os.listdir(folder)) == ["latest", "step-1", "step-by-step"]
+
+
+def a_second_run_on_one_directory_is_refused_and_the_first_goes_on():
+    folder = lab.path("shared")
+    process = started(LONG, "--data", TEXT, "--save", folder)
+    wait_for(lambda: os.path.exists(os.path.join(folder, ".zinf-reserved")), process)
+    for more in (), ("--resume", BASE):
+        done = subprocess.run([lab.run_command, PLAN, "--data", TEXT, "--save", folder, *more],
+                              capture_output=True, text=True, check=False)
+        assert done.returncode == 4 and f"in use by process {process.pid} " in done.stderr, \
+            done.stderr
+    process.send_signal(signal.SIGTERM)
+    _, text = process.communicate(timeout=60)
+    assert process.returncode == 0 and "saved step" in text, text
+    assert sorted(os.listdir(folder))[0] == "latest" # neither lock nor reservation is left
+
+
+def what_a_killed_run_leaves_is_in_nobody_s_way():
+    folder = lab.path("killed")
+    process = started(LONG, "--data", TEXT, "--save", folder)
+    wait_for(lambda: os.path.exists(os.path.join(folder, ".zinf-reserved")), process)
+    process.kill()
+    process.communicate()
+    assert sorted(os.listdir(folder)) == [".zinf-lock", ".zinf-reserved"]
+    lab.run(PLAN, data=TEXT, save=folder)
+    assert sorted(os.listdir(folder)) == ["latest", "step-6"]
 
 
 def a_limit_of_file_sizes_keeps_the_last_checkpoint():
@@ -349,7 +461,7 @@ def a_signal_ends_with_0_after_a_step_that_is_saved():
             wait_for({"save": lambda: os.path.exists(os.path.join(folder, "latest")) and
                               os.path.exists(writing),
                       "step": lambda: os.path.exists(log) and os.path.getsize(log) > 3000,
-                      "start": lambda: os.path.exists(writing)}[inside], process)
+                      "start": lambda: os.path.exists(os.path.join(folder, ".zinf-reserved"))}[inside], process)
             process.send_signal(number)
             _, text = process.communicate(timeout=60)
             assert process.returncode == 0 and "stopped after step" in text, (inside, text)
@@ -420,7 +532,12 @@ lib.main(lab, [
     a_truncated_or_longer_file_is_refused, a_missing_file_is_named,
     files_of_another_step_do_not_mix, a_checkpoint_of_another_model_is_refused,
     a_latest_that_leads_nowhere_is_named, directories_that_are_none_are_named,
-    a_disk_that_fills_up_keeps_the_last_checkpoint,
+    a_disk_that_cannot_hold_three_is_refused_before_the_first_step,
+    a_disk_filled_by_others_takes_the_reserved_save_and_names_the_next,
+    a_run_that_saves_at_its_end_only_has_the_space_for_it,
+    a_directory_of_another_training_is_refused,
+    a_second_run_on_one_directory_is_refused_and_the_first_goes_on,
+    what_a_killed_run_leaves_is_in_nobody_s_way,
     a_limit_of_file_sizes_keeps_the_last_checkpoint, a_directory_that_vanishes_ends_the_run,
     a_signal_ends_with_0_after_a_step_that_is_saved, a_second_signal_ends_at_once,
     a_resume_beyond_the_last_step_does_nothing, a_step_saved_twice_is_the_same_checkpoint,

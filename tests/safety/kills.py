@@ -52,7 +52,7 @@ class Life:
     """One process, killed at an instant it does not choose."""
 
     def __init__(self, plan, folder):
-        self.folder, self.log, self.err = folder, lab.path("log"), lab.path("stderr")
+        self.folder, self.log, self.err = folder, folder + ".log", lab.path("stderr")
         self.disk = lab.path("disk")
         os.mkdir(self.disk)
         self.begun = latest(folder)
@@ -97,11 +97,14 @@ class Story:
 
     def check(self, life):
         """What a kill left."""
-        for row in rows_of(life.log):
+        rows = rows_of(life.log) # of all lives: each step once, none missing
+        assert [row[0] for row in rows] == list(range(1, len(rows) + 1)), rows
+        for row in rows:
             assert row == self.expected[row[0]], f"step {row}, expected {self.expected[row[0]]}"
         saved = [int(n) for n in re.findall(r"saved step (\d+) in", life.text)]
         now = latest(self.folder)
         floor = max(saved + ([life.begun] if life.begun is not None else []), default=None)
+        assert now is None or len(rows) >= now, f"step {now} is saved, {len(rows)} are logged"
         assert floor is None or now >= floor, f"step {floor} was saved, {now} is left"
         if now is None:
             return
@@ -115,12 +118,9 @@ class Story:
         deadline = time.monotonic() + 60
         self.lives += 1
         if inside:
-            # The first time is the trial before the first step, which writes nothing.
-            for turn in range(1 + draw.randrange(1, 3)):
+            for turn in range(draw.randrange(1, 4)):
                 if turn:
-                    saving = life.until(False, deadline)
-                    if turn > 1:
-                        self.save_s += 0.3 * (saving - self.save_s)
+                    self.save_s += 0.3 * (life.until(False, deadline) - self.save_s)
                 waited = life.until(True, deadline)
                 if not turn:
                     self.start_s += 0.3 * (waited - self.start_s)

@@ -21,6 +21,7 @@ if [ "${1-}" = valgrind ]; then
 fi
 export ASAN_OPTIONS=exitcode=99 UBSAN_OPTIONS=exitcode=99 LSAN_OPTIONS=exitcode=99
 export OMP_NUM_THREADS=1
+export OMP_WAIT_POLICY=passive # else zinf-run starts itself again, where valgrind does not follow
 work=$(mktemp -d "${TMPDIR:-/tmp}/zinf-bad-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1

@@ -373,6 +373,129 @@ static void two_writers_do_not_share_a_directory(void)
     CHECK(!save(2) && load() == 2);
 }
 
+static void a_place_is_one_run_s_and_names_the_other(void)
+{
+    zinf_checkpoint_place *first = NULL, *second = NULL;
+    char pid[32];
+
+    start_anew();
+    CHECK(!zinf_checkpoint_claim(directory, NULL, &first, &err));
+    CHECK(zinf_checkpoint_claim(directory, NULL, &second, &err) == ZINF_MACHINE && !second);
+    snprintf(pid, sizeof pid, "process %ld ", (long)getpid());
+    CHECK(contains(pid) && contains(directory));
+    clear();
+    CHECK(!save(1)); /* the holder saves */
+    zinf_checkpoint_release(first);
+    CHECK(!exists(".zinf-lock") && !exists(".zinf-reserved"));
+    /* and after it only who goes on from there */
+    CHECK(zinf_checkpoint_claim(directory, NULL, &second, &err) == ZINF_BAD_INPUT && !second);
+    CHECK(contains("another training") && contains("step 1;"));
+    clear();
+    CHECK(zinf_checkpoint_claim(directory, "/tmp", &second, &err) == ZINF_BAD_INPUT);
+    clear();
+    char inside[300];
+    snprintf(inside, sizeof inside, "%s/step-1", directory);
+    const char *const resumed[] = {directory, inside};
+    for (int i = 0; i < 2; i++) {
+        CHECK(!zinf_checkpoint_claim(directory, resumed[i], &second, &err));
+        zinf_checkpoint_release(second);
+    }
+}
+
+/* In a child: a disk of which others take all but what was reserved. */
+static int save_on_a_filled_disk(bool reserve)
+{
+    static const char zeros[4096];
+    const zinf_plan plan = make_plan();
+    const zinf_progress progress = make_progress(1);
+    zinf_checkpoint_place *place;
+    char path[300];
+
+    if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+        mount("none", directory, "tmpfs", 0, "size=8m"))
+        return 77;
+    if (zinf_checkpoint_claim(directory, NULL, &place, &err) ||
+        (reserve && zinf_checkpoint_reserve(place, &plan, &progress, 1, &err)))
+        return 1;
+    snprintf(path, sizeof path, "%s/filler", directory);
+    int fd = open(path, O_CREAT | O_WRONLY, 0600);
+    while (write(fd, zeros, sizeof zeros) > 0)
+        ;
+    close(fd);
+    if (!reserve)
+        return save(12345678) == ZINF_MACHINE && contains("bytes free") ? 0 : 2;
+    /* of a later step, whose numbers are longer */
+    if (save(12345678) || load() != 12345678)
+        return 3;
+    zinf_checkpoint_release(place);
+    return exists(".zinf-reserved") ? 4 : 0;
+}
+
+static void space_that_is_reserved_nobody_takes(void)
+{
+    for (int reserve = 0; reserve < 2; reserve++) {
+        int status;
+        start_anew();
+        fflush(stdout);
+        pid_t child = fork();
+        if (!child)
+            _exit(save_on_a_filled_disk(reserve));
+        CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+        if (WEXITSTATUS(status) == 77)
+            SKIP("mounting a small tmpfs needs root");
+        CHECK_MESSAGE(WEXITSTATUS(status) == 0, "check %d", WEXITSTATUS(status));
+    }
+}
+
+static void what_a_killed_run_of_another_model_reserved_is_used(void)
+{
+    zinf_tensor large = {"wte", 8 << 10, 1, 0, 0, 1, 0};
+    zinf_plan big = make_plan();
+    const zinf_progress progress = make_progress(1);
+    zinf_checkpoint_place *place;
+
+    big.tensors = &large;
+    big.n_tensors = 1;
+    for (int other_first = 0; other_first < 2; other_first++) {
+        const zinf_plan small = make_plan();
+        start_anew();
+        CHECK(!zinf_checkpoint_claim(directory, NULL, &place, &err));
+        CHECK(!zinf_checkpoint_reserve(place, other_first ? &big : &small, &progress, 1, &err));
+        CHECK(exists(".zinf-reserved"));
+        CHECK(!save(7) && load() == 7 && !exists(".zinf-reserved"));
+        zinf_checkpoint_release(place);
+    }
+}
+
+static void the_disk_must_hold_all_that_will_be_there_at_once(void)
+{
+    int status;
+
+    start_anew();
+    fflush(stdout);
+    pid_t child = fork();
+    if (!child) {
+        zinf_tensor large = {"wte", 1 << 19, 1, 0, 0, 1, 0}; /* 3 x 2 MiB */
+        zinf_plan plan = make_plan();
+        const zinf_progress progress = make_progress(1);
+        zinf_checkpoint_place *place;
+        if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+            mount("none", directory, "tmpfs", 0, "size=16m"))
+            _exit(77);
+        plan.tensors = &large;
+        plan.n_tensors = 1;
+        if (zinf_checkpoint_claim(directory, NULL, &place, &err) ||
+            zinf_checkpoint_reserve(place, &plan, &progress, 2, &err) ||
+            zinf_checkpoint_reserve(place, &plan, &progress, 3, &err) != ZINF_MACHINE)
+            _exit(1);
+        _exit(contains("for 3 checkpoints at a time") && contains("bytes free") ? 0 : 2);
+    }
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77)
+        SKIP("mounting a small tmpfs needs root");
+    CHECK_MESSAGE(WEXITSTATUS(status) == 0, "check %d", WEXITSTATUS(status));
+}
+
 /* Runs save(step) in a child that is killed before its n-th change; true if it got that far. */
 static bool save_killed_at(uint64_t step, long n)
 {
@@ -410,14 +533,14 @@ static void a_kill_at_any_instant_leaves_a_checkpoint(void)
     CHECK(load() == 4 && !exists("step-2"));
 }
 
-/* The manifest, three files and the directory; rename; the parent; the new `latest`; rename; the
+/* The manifest, the new `latest`, three files and the directory; rename; the parent; rename; the
  * parent. */
 static void everything_is_synced_before_it_is_named(void)
 {
     start_anew();
     memset(order, 0, sizeof order);
     CHECK(!save(1));
-    CHECK_MESSAGE(!strcmp(order, "fffffrffrf"), "%s", order);
+    CHECK_MESSAGE(!strcmp(order, "ffffffrfrf"), "%s", order);
 }
 
 static void kills_one_after_the_other_leave_a_checkpoint(void)
@@ -688,6 +811,10 @@ int main(void)
     RUN(the_last_two_stay_and_nothing_of_others_goes);
     RUN(what_others_put_in_the_way_is_named_and_left);
     RUN(two_writers_do_not_share_a_directory);
+    RUN(a_place_is_one_run_s_and_names_the_other);
+    RUN(space_that_is_reserved_nobody_takes);
+    RUN(what_a_killed_run_of_another_model_reserved_is_used);
+    RUN(the_disk_must_hold_all_that_will_be_there_at_once);
     RUN(a_kill_at_any_instant_leaves_a_checkpoint);
     RUN(everything_is_synced_before_it_is_named);
     RUN(kills_one_after_the_other_leave_a_checkpoint);

@@ -1,0 +1,142 @@
+/* runtime/checkpoint_place.c - the directory of --save: that it is one run's only, that it holds
+ * no other training's checkpoints, and that there will be space; see checkpoint.h.
+ */
+#include "runtime/checkpoint_format.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "runtime/lock_file.h"
+
+#define LOCK ".zinf-lock"
+enum { KEPT = 2 }; /* checkpoints that stay after a save; while one is written there is one more */
+
+struct zinf_checkpoint_place {
+    char *directory;
+    int dir_fd, lock_fd;
+};
+
+/* How many checkpoints are there, and the last one's step. */
+static uint64_t count(const zinf_checkpoint_place *p, uint64_t *ret_last)
+{
+    const int fd = openat(p->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    uint64_t n = 0, step;
+
+    if (!d && fd >= 0)
+        close(fd);
+    *ret_last = 0;
+    for (struct dirent *entry; d && (entry = readdir(d));)
+        if (zinf_checkpoint_is_step(p->dir_fd, entry->d_name, &step)) {
+            *ret_last = step > *ret_last ? step : *ret_last;
+            n++;
+        }
+    if (d)
+        closedir(d);
+    return n;
+}
+
+/* Is `resumed` the directory itself, or one in it? */
+static bool is_here(const zinf_checkpoint_place *p, const char *resumed)
+{
+    const int fd = open(resumed, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct stat ours, itself, above;
+    bool here = false;
+
+    if (fd >= 0 && !fstat(p->dir_fd, &ours) && !fstat(fd, &itself) &&
+        !fstatat(fd, "..", &above, 0))
+        here = (itself.st_dev == ours.st_dev && itself.st_ino == ours.st_ino) ||
+               (above.st_dev == ours.st_dev && above.st_ino == ours.st_ino);
+    if (fd >= 0)
+        close(fd);
+    return here;
+}
+
+zinf_status zinf_checkpoint_claim(const char *directory, const char *resumed,
+                                  zinf_checkpoint_place **ret_place, zinf_error *err)
+{
+    zinf_checkpoint_place *p = calloc(1, sizeof *p);
+    uint64_t last;
+
+    if (!p)
+        return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
+    p->dir_fd = p->lock_fd = -1;
+    if (!(p->directory = strdup(directory)))
+        zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
+    else if (!zinf_checkpoint_directory(directory, &p->dir_fd, err) &&
+             !zinf_lock_file_take(p->dir_fd, LOCK, "checkpoint", directory, &p->lock_fd, err) &&
+             count(p, &last) && !(resumed && is_here(p, resumed)))
+        zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"%s\" holds checkpoints of another training, "
+                  "the last of step %" PRIu64 "; go on from it by --resume \"%s\", or give this "
+                  "training a directory of its own", directory, last, directory);
+    if (err->status) {
+        zinf_checkpoint_release(p);
+        return err->status;
+    }
+    *ret_place = p;
+    return ZINF_OK;
+}
+
+/* What is reserved, and so what every checkpoint of that plan takes. */
+static uint64_t reserved_bytes(const zinf_checkpoint_place *p)
+{
+    const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW;
+    const int fd = openat(p->dir_fd, ZINF_RESERVED_NAME, flags);
+    uint64_t bytes = 0;
+    struct stat info;
+
+    for (unsigned a = 0; fd >= 0 && a < ZINF_N_STATES; a++)
+        if (!fstatat(fd, zinf_state_files[a], &info, AT_SYMLINK_NOFOLLOW))
+            bytes += (uint64_t)info.st_size;
+    if (fd >= 0 && !fstatat(fd, ZINF_MANIFEST_NAME, &info, AT_SYMLINK_NOFOLLOW))
+        bytes += (uint64_t)info.st_size;
+    if (fd >= 0)
+        close(fd);
+    return bytes;
+}
+
+zinf_status zinf_checkpoint_reserve(zinf_checkpoint_place *p, const zinf_plan *plan,
+                                    const zinf_progress *progress, uint64_t n_saves,
+                                    zinf_error *err)
+{
+    uint64_t last, left, there = count(p, &last);
+    struct statvfs fs;
+
+    there = there < KEPT ? there : KEPT;
+    const uint64_t most = n_saves < KEPT + 1 - there ? n_saves : KEPT + 1 - there;
+    if (zinf_checkpoint_keep_space(p->directory, plan, progress, err))
+        return err->status;
+    const uint64_t needed = (most - 1) * reserved_bytes(p);
+    if (fstatvfs(p->dir_fd, &fs))
+        return zinf_fail(err, ZINF_MACHINE, "checkpoint: free space of \"%s\": %s", p->directory,
+                         strerror(errno));
+    if (__builtin_mul_overflow((uint64_t)fs.f_bavail, (uint64_t)fs.f_frsize, &left))
+        left = UINT64_MAX;
+    if (needed > left)
+        return zinf_fail(err, ZINF_MACHINE, "checkpoint: \"%s\" needs %" PRIu64 " bytes more, for "
+                         "%" PRIu64 " checkpoints at a time (the last two are kept while one is "
+                         "written), but its filesystem has %" PRIu64 " bytes free; free some, "
+                         "use another directory, or leave out --save-every", p->directory,
+                         needed, most, left);
+    return ZINF_OK;
+}
+
+void zinf_checkpoint_release(zinf_checkpoint_place *p)
+{
+    if (!p)
+        return;
+    if (p->lock_fd >= 0)
+        zinf_checkpoint_remove(p->dir_fd, ZINF_RESERVED_NAME);
+    zinf_lock_file_release(p->dir_fd, LOCK, p->lock_fd);
+    if (p->dir_fd >= 0)
+        close(p->dir_fd);
+    free(p->directory);
+    free(p);
+}
