@@ -123,8 +123,8 @@ static zinf_status find_end(FILE *log, const char *path, uint64_t step, off_t *r
                              begins(line, n, complete, eval_begin);
         if (!is_ours || !n || (!complete && !feof(log)))
             return zinf_fail(err, ZINF_BAD_INPUT, "--log \"%.400s\" is not a log to go on with: "
-                             "its line %" PRIu64 " is no step, evaluation or summary; give another name",
-                             path, number);
+                             "its line %" PRIu64 " is no step, evaluation or summary; give "
+                             "another name", path, number);
         at += (off_t)n;
         if (!is_row || !complete)
             continue;

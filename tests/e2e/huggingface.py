@@ -251,6 +251,19 @@ def tokens_behind_the_last_full_window_are_predicted_by_one_that_ends_with_them(
     near(tail, again, 1e-6, "the second half of the window")
 
 
+def a_resumed_runs_log_goes_on_behind_an_evaluation():
+    folder, log = write_model("scaled"), lab.path("kept")
+    path = plan(folder)
+    saved = run(path, "--init", folder, "--steps", "2", save=True).saved
+    for steps in "3", "4":
+        lab.call(lab.run_command, path, "--data", TRAIN, "--resume", saved, "--steps", steps,
+                 "--log", log, "--eval", TRAIN, "--save", saved)
+    with open(log, encoding="ascii") as text:
+        rows = [json.loads(line) for line in text]
+    assert [row.get("step") for row in rows] == [3, 4, None, None], rows
+    assert "eval" in rows[2] and "summary" in rows[3]
+
+
 def a_directory_that_is_not_the_plans_model_is_refused():
     path = plan(write_model("scaled"))
     for change, word in (
@@ -330,6 +343,7 @@ lib.main(lab, [
     an_exported_training_goes_on_and_stays_itself, bf16_weights_are_taken_as_they_are,
     evaluation_is_the_loss_of_every_token_wherever_states_live,
     tokens_behind_the_last_full_window_are_predicted_by_one_that_ends_with_them,
+    a_resumed_runs_log_goes_on_behind_an_evaluation,
     a_directory_that_is_not_the_plans_model_is_refused,
     an_export_that_cannot_be_is_refused_before_the_training,
     transformers_loads_what_was_exported_with_equal_logits])

@@ -217,7 +217,8 @@ static void every_range_is_read_from_every_dtype(void)
 static void special_halves_are_read(void)
 {
     static const uint16_t halves[] = {0x0001, 0x83ff, 0x0400, 0x7bff, 0x8000, 0x3555, 0xc000};
-    static const float expected[] = {0x1p-24f, -0x1.ff8p-15f, 0x1p-14f, 65504, -0.0f, 0x1.554p-2f, -2};
+    static const float expected[] = {0x1p-24f, -0x1.ff8p-15f, 0x1p-14f, 65504, -0.0f, 0x1.554p-2f,
+                                     -2};
     zinf_hf_reader *r;
     stored list[N_TENSORS];
     float values[7];
@@ -591,9 +592,9 @@ static void a_killed_export_leaves_nothing_or_all(void)
 static void config_and_tokenizer_of_the_source_are_taken_over(void)
 {
     static const char text[] =
-        "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_embd\": 4, \"n_head\": 2, \"vocab_size\": 7, "
-        "\"n_positions\": 8, \"layer_norm_epsilon\": 1e-05, \"eos_token_id\": 5, "
-        "\"torch_dtype\": \"float16\"}";
+        "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_embd\": 4, \"n_head\": 2, "
+        "\"vocab_size\": 7, \"n_positions\": 8, \"layer_norm_epsilon\": 1e-05, "
+        "\"eos_token_id\": 5, \"torch_dtype\": \"float16\"}";
     char found[2000];
 
     write_model(whole, N_TENSORS);
