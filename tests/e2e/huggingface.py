@@ -26,6 +26,7 @@ PLACES = {"memory": {"tier.param": "device"}, "storage": {**tiers("nvme"), "tile
 MODELS = ("gpt2", "untied", "scaled")
 # transformers 4.45 has no qwen2 whose heads are not as wide together as hidden
 torch_llama.VARIANTS["square"] = {**torch_llama.VARIANTS["untied"], "hidden": 36, "head_dim": 6}
+torch_llama.VARIANTS["plain"] = {**torch_llama.VARIANTS["square"], "qkv_bias": False}
 TRAIN = lab.file("train", torch_reference.TEXT[:BASE["global_batch"] * BASE["sequence"] + 1])
 
 
@@ -320,8 +321,9 @@ def transformers_loads_what_was_exported_with_equal_logits():
                        "ZINF_VENV names another")
     text = lab.file("eval", lab.prose(5 * BASE["sequence"] + 8).encode())
     folders, losses = [], []
-    for model in "gpt2", "scaled", "square":
-        folder = write_model(model)
+    for model, changes in (("gpt2", {}), ("scaled", {}), ("square", {}),
+                           ("plain", {"model_type": "mistral", "sliding_window": None})):
+        folder = write_model(model, **changes)
         for source in ["--init", folder], None:
             out = lab.path("out")
             path = plan(folder, PLACES["storage"])
