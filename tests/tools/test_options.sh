@@ -47,6 +47,15 @@ printf '#!/bin/sh\nexit 1\n' > "$work/bin/python"
 chmod +x "$work/bin/python"
 check "tools/tokenize without network says so" 4 'it needs the network, once' \
     env ZINF_VENV="$work" "$tools/tokenize" tokenizer.json text -o out.bin
+# a package that is not there is missed whether its version is stated or not
+mkdir -p "$work/real/bin"
+printf '#!/bin/sh\nexec python3 "$@"\n' > "$work/real/bin/python"
+chmod +x "$work/real/bin/python"
+for package in zinf-no-such-package zinf-no-such-package==1.0; do
+    check "$package is missed" 4 "pip could not install $package" \
+        env ZINF_VENV="$work/real" PIP_NO_INDEX=1 PIP_FIND_LINKS= \
+        bash -c '. "$1/packages"; . "$1/venv"; zinf_need_venv "$2"' bash "$tools" "$package"
+done
 
 echo "1..$count"
 exit $((failures > 0))
