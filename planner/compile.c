@@ -8,6 +8,7 @@
 #include "planner/graph.h"
 #include "planner/lower.h"
 #include "planner/place.h"
+#include "planner/ranks.h"
 #include "planner/schedule.h"
 #include "runtime/overhead.h"
 #include "runtime/timeline.h"
@@ -43,7 +44,7 @@ uint64_t zinf_overhead(const zinf_cluster *cluster, zinf_tier tier)
     if (tier != (cluster->unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST))
         return 0;
     return strcmp(cluster->device.kind, "cpu") ? CUDA_HOST_OVERHEAD_BYTES
-                                               : zinf_overhead_base_bytes();
+                                               : zinf_overhead_base_bytes(zinf_n_ranks(cluster));
 }
 
 static void copy_name(char *to, size_t n, const char *from)
@@ -106,6 +107,15 @@ static int class_of(const zinf_plan *plan, const zinf_instr *instr, uint32_t val
     return instr->layer >= 0 ? ZINF_CLASS_CHECKPOINT : -1;
 }
 
+/* What a rank sends to the others: its shard to each, each other shard's part of a sum, ... */
+static uint64_t sent_bytes(const zinf_plan *plan, const zinf_instr *instr)
+{
+    const zinf_operand *o = &plan->operands[instr->operand0];
+    const uint64_t part = instr->opcode == ZINF_OP_REDUCE_SCATTER ? o[1].bytes : o[0].bytes;
+
+    return part * (plan->decisions.ranks - 1);
+}
+
 /* Bytes moved per step: per queue, and per class over the link next to the class's own tier. */
 static void count_traffic(zinf_plan *plan)
 {
@@ -117,6 +127,10 @@ static void count_traffic(zinf_plan *plan)
         for (uint32_t i = 0; i < segment->n_instrs; i++) {
             const zinf_instr *instr = &plan->instrs[segment->first_instr + i];
             const zinf_operand *o = &plan->operands[instr->operand0];
+            if (instr->queue == ZINF_QUEUE_COLLECTIVE) {
+                p->n_collectives += (uint32_t)segment->count;
+                p->moved_bytes[instr->queue] += sent_bytes(plan, instr) * segment->count;
+            }
             if (instr->queue < ZINF_QUEUE_UPLOAD || instr->queue > ZINF_QUEUE_WRITE)
                 continue;
             p->moved_bytes[instr->queue] += o->bytes * segment->count;
@@ -158,11 +172,11 @@ static void predict(zinf_plan *plan, const zinf_model *m, const zinf_cluster *c,
     p->step_s = timeline.total_ns * 1e-9;
     for (unsigned q = 0; q < ZINF_N_QUEUES; q++) {
         p->queue_busy_s[q] = timeline.busy_ns[q] * 1e-9;
-        if (p->queue_busy_s[q] > p->queue_busy_s[p->bound_by])
+        if (timeline.alone_ns[q] > timeline.alone_ns[p->bound_by])
             p->bound_by = q;
     }
     zinf_timeline_free(&timeline);
-    p->flops_per_step = model_flops(m);
+    p->flops_per_step = model_flops(m) / plan->decisions.ranks;
     p->peak_flops = zinf_device_peak(c, m->precision);
     for (uint32_t g = 0; g < step->n_segments; g++) {
         const zinf_segment *segment = &plan->segments[step->first_segment + g];

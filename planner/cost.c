@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "planner/ranks.h"
+
 /* Cost of starting an instruction on a queue, ns: a futex wake and an OpenMP fork, about 5 us
  * each on a 2-core machine; a CUDA launch takes about the same. */
 static const double START_NS = 8000;
@@ -85,6 +87,16 @@ static double max2(double a, double b)
     return a > b ? a : b;
 }
 
+/* A GEMM that moves more bytes for its FLOP than those whose rate the peak is, in proportion:
+ * zinf-probe's are 2048 x 3072 x 768, each matrix touched once. */
+static double gemm_s(double flops, double bytes, double element_bytes, double peak,
+                     double bandwidth)
+{
+    const double usual = flops / 2 * element_bytes * (1.0 / 2048 + 1.0 / 3072 + 1.0 / 768);
+
+    return flops / peak + max2(0, bytes - usual) / bandwidth;
+}
+
 static double work_s(const zinf_plan *plan, const zinf_cluster *cluster, const zinf_instr *instr)
 {
     const zinf_operand *o = &plan->operands[instr->operand0];
@@ -97,6 +109,10 @@ static double work_s(const zinf_plan *plan, const zinf_cluster *cluster, const z
     case ZINF_OP_ATTENTION_FORWARD:
     case ZINF_OP_ATTENTION_BACKWARD:
         return flops / zinf_attention_rate(cluster, plan->job.precision);
+    case ZINF_OP_LINEAR_FORWARD:
+    case ZINF_OP_LINEAR_BACKWARD_INPUT:
+    case ZINF_OP_LINEAR_BACKWARD_WEIGHT:
+        return gemm_s(flops, bytes, (double)zinf_dtype_bytes(o[0].dtype), peak, bandwidth);
     case ZINF_OP_CLASSIFIER:
     case ZINF_OP_CLASSIFIER_BACKWARD:
     case ZINF_OP_CLASSIFIER_FORWARD: {
@@ -119,6 +135,13 @@ static double work_s(const zinf_plan *plan, const zinf_cluster *cluster, const z
     case ZINF_OP_UPLOAD:
     case ZINF_OP_DOWNLOAD:
         return cluster->links.host_device_latency + (double)o[0].bytes / zinf_link_rate(cluster);
+    case ZINF_OP_ALLGATHER:
+        return zinf_collective_s(cluster, (double)o[1].bytes);
+    case ZINF_OP_REDUCE_SCATTER: /* read and added once more than it is sent */
+        return zinf_collective_s(cluster, (double)o[0].bytes) + 3 * (double)o[0].bytes / bandwidth;
+    case ZINF_OP_ALLREDUCE:
+    case ZINF_OP_BROADCAST:
+        return zinf_collective_s(cluster, (double)o[0].bytes);
     case ZINF_OP_ADAM:
         return device && !cluster->unified ? bytes / bandwidth :
                                              (double)o[0].cols / cluster->host.adam;

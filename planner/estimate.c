@@ -7,6 +7,7 @@
 #include "planner/cost.h"
 #include "planner/graph.h"
 #include "planner/lower.h"
+#include "planner/ranks.h"
 
 static double max2(double a, double b)
 {
@@ -95,23 +96,29 @@ static void memory(const zinf_model *m, const zinf_cluster *cluster, const zinf_
 {
     const int host = cluster->unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST;
     const uint32_t *tier = d->tier;
-    const bool param_away = tier[ZINF_CLASS_PARAM] != ZINF_TIER_DEVICE;
-    const bool grad_away = tier[ZINF_CLASS_GRAD] != ZINF_TIER_DEVICE;
+    const bool param_away = tier[ZINF_CLASS_PARAM] != ZINF_TIER_DEVICE || d->ranks > 1;
+    const bool grad_away = tier[ZINF_CLASS_GRAD] != ZINF_TIER_DEVICE || d->ranks > 1;
+    const double shard = 1.0 / d->ranks;
     const double upload = d->prefetch_upload;
-    const double window = cluster->unified ? max2(d->prefetch_read, upload) : upload;
+    /* whole tiles that are there at once, beside the one in use */
+    const double window = d->ranks > 1     ? d->prefetch_gather
+                          : cluster->unified ? max2(d->prefetch_read, upload)
+                                             : upload;
     const double chunk = (double)zinf_classifier_chunk(m, cluster, d, (uint64_t)s->n);
-    const double widest = max2(s->largest_tile, s->vocab_tile);
+    const double widest = max2(s->largest_tile, s->vocab_tile) * shard; /* a rank's part of it */
     double residual = s->n * s->c * s->act;
 
-    bytes[tier[ZINF_CLASS_PARAM]] += s->params * s->act;
-    bytes[tier[ZINF_CLASS_GRAD]] += s->params * 4;
-    bytes[tier[ZINF_CLASS_OPTIMIZER]] += s->params * 12;
+    bytes[tier[ZINF_CLASS_PARAM]] += s->params * s->act * shard;
+    bytes[tier[ZINF_CLASS_GRAD]] += s->params * 4 * shard;
+    bytes[tier[ZINF_CLASS_OPTIMIZER]] += s->params * 12 * shard;
     bytes[tier[ZINF_CLASS_CHECKPOINT]] += s->groups * residual;
 
     double kept = (d->checkpoint_interval ? d->checkpoint_interval : s->layers) * s->block_act;
     double wide = d->tiles[ZINF_LINEAR_PROJ] > 1 ? 4 : s->act;
     double tile_bytes = param_away ? s->largest_tile * s->act * (1 + window) : 0;
     double grad_bytes = grad_away ? s->largest_tile * 4 * (cluster->unified ? 2 : 1.5) : 0;
+    if (d->ranks > 1) /* the shards in flight */
+        tile_bytes += s->largest_tile * s->act * shard * (1 + max2(d->prefetch_read, upload));
     const uint64_t tokens = (uint64_t)s->n;
     double scratch = (double)zinf_attention_scratch_bytes(m->sequence, m->head_dim, d->n_threads);
     for (int l = 0; l < ZINF_LINEAR_VOCAB; l++)
@@ -130,7 +137,7 @@ static void memory(const zinf_model *m, const zinf_cluster *cluster, const zinf_
     double sizes[MOST_UNITS];
     const uint32_t ahead = 1 + (d->prefetch_read < 64 ? d->prefetch_read : 64);
     const uint32_t n_units = unit_sizes(m, d, s, ahead, sizes);
-    const double in_window = window_sum(sizes, n_units, ahead);
+    const double in_window = window_sum(sizes, n_units, ahead) * shard;
     /* the update works where the chunks live, or on the host if that is nvme */
     const uint32_t home = tier[ZINF_CLASS_OPTIMIZER];
     const int at = home == ZINF_TIER_DEVICE ? ZINF_TIER_DEVICE : host;
@@ -148,7 +155,7 @@ static void memory(const zinf_model *m, const zinf_cluster *cluster, const zinf_
             staging += 2 * residual;
         /* init and load hold one chunk on the host, save two */
         double filled = home == ZINF_TIER_HOST ? 0 : widest * 12;
-        double saved = home == ZINF_TIER_HOST ? 0 : window_sum(sizes, n_units, 2) * 12;
+        double saved = home == ZINF_TIER_HOST ? 0 : window_sum(sizes, n_units, 2) * 12 * shard;
         if (tier[ZINF_CLASS_PARAM] != ZINF_TIER_HOST)
             filled += widest * s->act;
         bytes[ZINF_TIER_HOST] += max2(max2(staging, update[ZINF_TIER_HOST]), max2(filled, saved));
@@ -190,6 +197,11 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
                                                                      : 0));
     const double again_grads = m->tied_embeddings ? classifier : 0; /* tied: written twice */
     double grads = 4 * (s->params + again_grads);
+    /* all of each tile comes from the ranks and goes to them; storage and host see a shard */
+    const double shard = 1.0 / d->ranks;
+    const double exchanged = zinf_collective_s(cluster, fetched + grads);
+    fetched *= shard;
+    grads *= shard;
     double stored = s->groups * s->n * s->c * s->act;
     double up = 0, down = 0, read = 0, write = 0, update = 0, device = 0;
     if (tier[ZINF_CLASS_PARAM] != ZINF_TIER_DEVICE)
@@ -197,7 +209,7 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
     if (tier[ZINF_CLASS_PARAM] == ZINF_TIER_NVME)
         read += fetched;
     double later = (s->passes - 1) / s->passes; /* share of micro-batches that accumulate */
-    double norms = 4 * s->params;
+    double norms = 4 * s->params * shard;
     if (tier[ZINF_CLASS_GRAD] == ZINF_TIER_DEVICE) {
         if (cluster->unified)
             update += norms / cluster->host.bandwidth;
@@ -205,11 +217,11 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
             device += norms / cluster->device.bandwidth;
     } else {
         down += grads;
-        update += (norms + 3 * grads * (later + (1 - later) * 4 * again_grads / grads)) /
+        update += (norms + 3 * grads * (later + (1 - later) * 4 * again_grads * shard / grads)) /
                   cluster->host.bandwidth;
     }
     if (tier[ZINF_CLASS_GRAD] == ZINF_TIER_NVME) {
-        read += grads * later + (1 - later) * 4 * again_grads;
+        read += grads * later + (1 - later) * 4 * again_grads * shard;
         write += grads;
     }
     if (tier[ZINF_CLASS_CHECKPOINT] != ZINF_TIER_DEVICE) {
@@ -230,8 +242,8 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
     compute += device;
     double storage = cluster->nvme.overlap ? max2(read, write) : read + write;
     bool shared = cluster->device.kind[1] == 'p'; /* cpu: compute and copies share cores */
-    double busy = shared ? compute + update + up + down
-                         : max2(max2(compute, update), max2(up, down));
+    double busy = shared ? compute + update + up + down + exchanged
+                         : max2(max2(max2(compute, update), max2(up, down)), exchanged);
     /* a short prefetch exposes part of each transfer: half a stage in distance + 1 */
     double exposed = (storage + (shared ? 0 : up)) /
                      (double)(2 * (1 + d->prefetch_read) * (1 + d->prefetch_upload));
@@ -239,7 +251,7 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
                                             0.1;
 
     /* the update: a pipeline over units */
-    double n = s->params, adam, r = 0, w = 0, u = 0, dn = 0;
+    double n = s->params * shard, adam, r = 0, w = 0, u = 0, dn = 0;
     bool on_device = tier[ZINF_CLASS_OPTIMIZER] == ZINF_TIER_DEVICE && !cluster->unified;
     adam = on_device ? n * 30 / cluster->device.bandwidth : n / cluster->host.adam;
     if (tier[ZINF_CLASS_OPTIMIZER] == ZINF_TIER_NVME) {

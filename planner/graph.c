@@ -143,6 +143,13 @@ static unsigned add_stack(zinf_builder *b, const zinf_model *model, uint64_t lay
     return n;
 }
 
+uint64_t zinf_shard_elems(uint64_t n_elems, uint32_t ranks)
+{
+    enum { LINE = 16 }; /* fp32 of a cache line, so that no two ranks' elements share one */
+
+    return ranks == 1 ? n_elems : zinf_round_up(n_elems, (uint64_t)LINE * ranks) / ranks;
+}
+
 /* fp32 master, m, v stand 4 KiB + 64 B out of step so that equal indices of the three do not
  * share a cache set (2.8x on Adam, measured); short arrays are only kept apart by lines. */
 static uint64_t array_stride(uint64_t n_elems)
@@ -237,14 +244,23 @@ void zinf_graph_build(zinf_builder *b, const zinf_model *model, const zinf_decis
 
     for (uint32_t u = 0; u < b->plan->n_units && b->err->status == ZINF_OK; u++) {
         zinf_unit *unit = &b->plan->units[u];
-        unit->array_stride = array_stride(unit->n_elems);
+        unit->shard_elems = zinf_shard_elems(unit->n_elems, d->ranks);
+        unit->array_stride = array_stride(unit->shard_elems);
         unit->param = add_region(b, d->tier[ZINF_CLASS_PARAM],
-                                 unit->n_elems * zinf_dtype_bytes(model->precision),
+                                 unit->shard_elems * zinf_dtype_bytes(model->precision),
                                  ZINF_BILL_PARAM, unit->name, "param");
-        unit->grad = add_region(b, d->tier[ZINF_CLASS_GRAD], 4 * unit->n_elems, ZINF_BILL_GRAD,
-                                unit->name, "grad");
+        unit->grad = add_region(b, d->tier[ZINF_CLASS_GRAD], 4 * unit->shard_elems,
+                                ZINF_BILL_GRAD, unit->name, "grad");
         unit->optimizer = add_region(b, d->tier[ZINF_CLASS_OPTIMIZER],
-                                     2 * unit->array_stride + 4 * unit->n_elems,
+                                     2 * unit->array_stride + 4 * unit->shard_elems,
                                      ZINF_BILL_OPTIMIZER, unit->name, "optimizer");
+        unit->whole_param = unit->param.value;
+        unit->whole_grad = unit->grad.value;
+        if (d->ranks == 1)
+            continue;
+        unit->whole_param = zinf_build_value(b, zinf_build_string(b, "%s param, whole",
+                                                                  unit->name));
+        unit->whole_grad = zinf_build_value(b, zinf_build_string(b, "%s grad, whole",
+                                                                 unit->name));
     }
 }

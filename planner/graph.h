@@ -14,6 +14,9 @@ static inline uint64_t zinf_tile_row(uint64_t rows, uint32_t tiles, uint32_t t)
     return rows / tiles * t + rows % tiles * t / tiles;
 }
 
+/* Elements of a rank's shard of a unit. */
+uint64_t zinf_shard_elems(uint64_t n_elems, uint32_t ranks);
+
 /* Unit numbers. Units are ordered: tiles of the token embedding, positions if they are learned,
  * then for each block its small tensors and the tiles of QKV, OUT, FC, PROJ, then the final norm,
  * and last the tiles of an untied head. */

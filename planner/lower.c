@@ -38,7 +38,8 @@ zinf_view zinf_scratch(zinf_lowering *l, uint64_t bytes)
     return zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, ZINF_U8, 1, bytes, NULL);
 }
 
-/* Three values live in the scalar table: the loss, what CLIP writes, the partial sums. */
+/* Three values live in the scalar table: the loss, what CLIP writes, the partial sums. With
+ * several ranks there are two more: loss and partial sums once they are those of all ranks. */
 zinf_view zinf_scalars(const zinf_lowering *l, uint64_t slot, uint64_t n)
 {
     uint32_t value = slot == ZINF_SCALAR_LOSS ? 0 : slot < ZINF_SCALAR_PARTIALS ? 1 : 2;
@@ -60,19 +61,19 @@ static zinf_view region_view(const zinf_lowering *l, uint32_t unit, int region, 
 
 static zinf_view param_region(const zinf_lowering *l, uint32_t unit)
 {
-    return region_view(l, unit, 0, l->act, l->b->plan->units[unit].n_elems);
+    return region_view(l, unit, 0, l->act, l->b->plan->units[unit].shard_elems);
 }
 
 static zinf_view grad_region(const zinf_lowering *l, uint32_t unit)
 {
-    return region_view(l, unit, 1, ZINF_F32, l->b->plan->units[unit].n_elems);
+    return region_view(l, unit, 1, ZINF_F32, l->b->plan->units[unit].shard_elems);
 }
 
 static zinf_view optimizer_region(const zinf_lowering *l, uint32_t unit)
 {
     const zinf_unit *u = &l->b->plan->units[unit];
 
-    return region_view(l, unit, 2, ZINF_F32, u->array_stride / 2 + u->n_elems);
+    return region_view(l, unit, 2, ZINF_F32, u->array_stride / 2 + u->shard_elems);
 }
 
 static zinf_tier view_tier(const zinf_lowering *l, zinf_view view)
@@ -151,13 +152,19 @@ static void add_fetch(zinf_lowering *l, uint32_t unit, uint32_t group)
         return;
     l->fetches[l->n_fetches++] = (zinf_fetch){
         .unit = unit, .group = group, .stage = l->n_stages, .staged = zinf_absent,
-        .ready = zinf_absent};
+        .shard = zinf_absent, .ready = zinf_absent};
+}
+
+/* Parameters that are not whole on the device all the time. */
+static bool params_away(const zinf_lowering *l)
+{
+    return l->d->tier[ZINF_CLASS_PARAM] != ZINF_TIER_DEVICE || l->d->ranks > 1;
 }
 
 /* The next stage to be added, and those after it, use this unit's parameters. */
 void zinf_need_unit(zinf_lowering *l, uint32_t unit)
 {
-    if (l->d->tier[ZINF_CLASS_PARAM] != ZINF_TIER_DEVICE)
+    if (params_away(l))
         add_fetch(l, unit, ZINF_NONE);
 }
 
@@ -169,7 +176,7 @@ void zinf_need_checkpoint(zinf_lowering *l, uint32_t group)
 
 zinf_view zinf_unit_view(const zinf_lowering *l, uint32_t unit)
 {
-    if (l->d->tier[ZINF_CLASS_PARAM] == ZINF_TIER_DEVICE)
+    if (!params_away(l))
         return param_region(l, unit);
     return l->unit_fetch[unit] == ZINF_NONE ? zinf_absent
                                             : l->fetches[l->unit_fetch[unit]].ready;
@@ -212,8 +219,36 @@ static void fetch_upload(zinf_lowering *l, zinf_fetch *f)
 {
     char text[128];
 
-    f->ready = move(l, f->unit, fetch_layer(l, f), fetch_name(l, f, text), f->staged,
+    f->shard = move(l, f->unit, fetch_layer(l, f), fetch_name(l, f, text), f->staged,
                     ZINF_TIER_DEVICE, zinf_absent);
+}
+
+/* A whole unit on the device, to be gathered from all shards or to be scattered to them: its
+ * elements and the padding behind them. */
+static zinf_view whole_unit(zinf_lowering *l, uint32_t unit, zinf_dtype dtype, uint32_t value)
+{
+    zinf_view view = zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, dtype, 1,
+                                   l->b->plan->units[unit].shard_elems * l->d->ranks, NULL);
+
+    view.value = value;
+    return view;
+}
+
+/* every rank's shard -> device */
+static void fetch_gather(zinf_lowering *l, zinf_fetch *f)
+{
+    char text[128];
+
+    f->ready = f->shard;
+    if (f->unit == ZINF_NONE || l->d->ranks == 1)
+        return;
+    const zinf_unit *unit = &l->b->plan->units[f->unit];
+    const uint64_t n = unit->n_elems;
+    zinf_view whole = whole_unit(l, f->unit, l->act, unit->whole_param);
+    zinf_build_instr(l->b, ZINF_OP_ALLGATHER, ZINF_QUEUE_COLLECTIVE, 0, fetch_layer(l, f), f->unit,
+                     zinf_build_string(l->b, "%s", fetch_name(l, f, text)), NULL,
+                     (zinf_view[]){f->shard, whole}, 2);
+    f->ready = zinf_slice(whole, 0, 1, n, n);
 }
 
 /* A checkpoint cannot be fetched before the stage that stores it. */
@@ -255,10 +290,14 @@ static bool first_touch(const zinf_lowering *l, bool second_use)
  * lives. */
 zinf_view zinf_grad_target(zinf_lowering *l, uint32_t unit, bool second_use)
 {
+    const uint64_t n = l->b->plan->units[unit].n_elems;
+
+    if (l->d->ranks > 1)
+        return zinf_slice(whole_unit(l, unit, ZINF_F32, l->b->plan->units[unit].whole_grad), 0, 1,
+                          n, n);
     if (l->d->tier[ZINF_CLASS_GRAD] == ZINF_TIER_DEVICE && first_touch(l, second_use))
         return grad_region(l, unit);
-    zinf_view view = zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, ZINF_F32, 1,
-                                   l->b->plan->units[unit].n_elems, NULL);
+    zinf_view view = zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, ZINF_F32, 1, n, NULL);
     view.value = l->b->plan->units[unit].grad.value;
     return view;
 }
@@ -268,6 +307,29 @@ zinf_view zinf_grad_target(zinf_lowering *l, uint32_t unit, bool second_use)
 static zinf_queue work_queue(const zinf_lowering *l, zinf_class state_class)
 {
     return l->d->tier[state_class] == ZINF_TIER_DEVICE ? ZINF_QUEUE_COMPUTE : ZINF_QUEUE_UPDATE;
+}
+
+/* This rank's shard of the sum of all ranks' gradients: straight into its region if it may. */
+static zinf_view scatter_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, bool to_region,
+                              const char *text)
+{
+    const zinf_unit *u = &l->b->plan->units[unit];
+    const uint64_t n = u->n_elems, shard = u->shard_elems, padded = shard * l->d->ranks;
+    const int32_t layer = u->layer;
+    const uint32_t value = u->grad.value;
+    zinf_view sum = to_region ? grad_region(l, unit)
+                              : zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, ZINF_F32, 1,
+                                              shard, NULL);
+
+    sum.value = value;
+    if (padded > n)
+        zinf_build_instr(l->b, ZINF_OP_ZERO, ZINF_QUEUE_COMPUTE, 0, layer, unit,
+                         zinf_build_string(l->b, "%s padding", text), NULL,
+                         (zinf_view[]){zinf_slice(grad, n, 1, padded - n, padded - n)}, 1);
+    zinf_build_instr(l->b, ZINF_OP_REDUCE_SCATTER, ZINF_QUEUE_COLLECTIVE, 0, layer, unit,
+                     zinf_build_string(l->b, "%s", text), NULL,
+                     (zinf_view[]){zinf_slice(grad, 0, 1, padded, padded), sum}, 2);
+    return sum;
 }
 
 /* Adds a finished gradient to the accumulator on its tier. last_use: no other operator adds to
@@ -284,6 +346,8 @@ void zinf_store_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, bool secon
     char text[128];
 
     snprintf(text, sizeof text, "%s grad", l->b->plan->units[unit].name);
+    if (l->d->ranks > 1)
+        grad = scatter_grad(l, unit, grad, first && tier == ZINF_TIER_DEVICE, text);
     grad = zinf_slice(grad, 0, 1, region.cols, region.cols);
     if (first) {
         sum = grad.buffer == region.buffer
@@ -315,9 +379,10 @@ void zinf_add_stage(zinf_lowering *l, zinf_stage stage)
 /* Emits all stages; transfers of stage k + distance come before the instructions of stage k. */
 static void emit_stages(zinf_lowering *l)
 {
-    const uint32_t upload = l->d->prefetch_upload;
+    const uint32_t gather = l->d->ranks > 1 ? l->d->prefetch_gather : 0;
+    const uint32_t upload = l->d->prefetch_upload > gather ? l->d->prefetch_upload : gather;
     const uint32_t read = l->d->prefetch_read > upload ? l->d->prefetch_read : upload;
-    uint32_t next_read = 0, next_upload = 0, next_active = 0;
+    uint32_t next_read = 0, next_upload = 0, next_gather = 0, next_active = 0;
 
     for (uint32_t k = 0; k < l->n_stages && l->b->err->status == ZINF_OK; k++) {
         while (next_read < l->n_fetches && l->fetches[next_read].stage <= k + read &&
@@ -325,7 +390,9 @@ static void emit_stages(zinf_lowering *l)
             fetch_read(l, &l->fetches[next_read++]);
         while (next_upload < next_read && l->fetches[next_upload].stage <= k + upload)
             fetch_upload(l, &l->fetches[next_upload++]);
-        for (; next_active < next_upload && l->fetches[next_active].stage <= k; next_active++) {
+        while (next_gather < next_upload && l->fetches[next_gather].stage <= k + gather)
+            fetch_gather(l, &l->fetches[next_gather++]);
+        for (; next_active < next_gather && l->fetches[next_active].stage <= k; next_active++) {
             const zinf_fetch *f = &l->fetches[next_active];
             if (f->unit == ZINF_NONE)
                 l->checkpoints[f->group] = f->ready;
@@ -384,10 +451,24 @@ static void split_chunk(const zinf_lowering *l, uint32_t unit, zinf_view chunk, 
     const zinf_unit *u = &l->b->plan->units[unit];
 
     for (int i = 0; i < 3; i++)
-        ret[i] = zinf_slice(chunk, (uint64_t)i * u->array_stride / 4, 1, u->n_elems, u->n_elems);
+        ret[i] = zinf_slice(chunk, (uint64_t)i * u->array_stride / 4, 1, u->shard_elems,
+                            u->shard_elems);
 }
 
 /* ---- programs ---- */
+
+/* n scalars from `slot` become their sums over ranks, in place. Returns the view of the sums. */
+static zinf_view sum_scalars(zinf_lowering *l, uint64_t slot, uint64_t n, const char *name)
+{
+    zinf_view mine = zinf_scalars(l, slot, n), all = mine;
+
+    if (l->d->ranks == 1)
+        return mine;
+    all.value = l->scalar_value + (slot == ZINF_SCALAR_LOSS ? 3 : 4);
+    zinf_build_instr(l->b, ZINF_OP_ALLREDUCE, ZINF_QUEUE_COLLECTIVE, 0, -1, ZINF_NONE,
+                     zinf_build_string(l->b, "%s", name), NULL, (zinf_view[]){mine, all}, 2);
+    return all;
+}
 
 static void lower_update(zinf_lowering *l)
 {
@@ -395,10 +476,12 @@ static void lower_update(zinf_lowering *l)
     const zinf_tier home = l->d->tier[ZINF_CLASS_OPTIMIZER];
     const zinf_tier at = home == ZINF_TIER_DEVICE ? ZINF_TIER_DEVICE : l->host;
     const zinf_queue queue = work_queue(l, ZINF_CLASS_OPTIMIZER);
-    zinf_view clip[2] = {zinf_scalars(l, ZINF_SCALAR_PARTIALS, n),
-                         zinf_scalars(l, ZINF_SCALAR_NORM, 3)};
+    zinf_view clip[2] = {zinf_absent, zinf_scalars(l, ZINF_SCALAR_NORM, 3)};
     uint32_t next = 0;
 
+    /* CLIP looks at the loss too: the sums of squares come after it in their queue */
+    sum_scalars(l, ZINF_SCALAR_LOSS, 1, "loss");
+    clip[0] = sum_scalars(l, ZINF_SCALAR_PARTIALS, n, "sums of squares");
     zinf_build_instr(l->b, ZINF_OP_CLIP, queue, 0, -1, ZINF_NONE,
                      zinf_build_string(l->b, "global norm"), NULL, clip, 2);
     for (uint32_t u = 0; u < n && l->b->err->status == ZINF_OK; u++) {
@@ -463,6 +546,8 @@ static void lower_forward(zinf_lowering *l, bool sample)
     select_tokens(l, emit_batch(l, l->batch), 0, false);
     zinf_stages_forward(l, sample);
     emit_stages(l);
+    if (!sample)
+        sum_scalars(l, ZINF_SCALAR_LOSS, 1, "loss");
     zinf_build_segment(l->b, first, 1);
 }
 
@@ -557,6 +642,10 @@ void zinf_lower(zinf_builder *b, const zinf_model *model, const zinf_cluster *cl
     zinf_build_value(b, zinf_build_string(b, "loss"));
     zinf_build_value(b, zinf_build_string(b, "norm, clip factor, skip"));
     zinf_build_value(b, zinf_build_string(b, "sums of squares"));
+    if (d->ranks > 1) {
+        zinf_build_value(b, zinf_build_string(b, "loss, all ranks"));
+        zinf_build_value(b, zinf_build_string(b, "sums of squares, all ranks"));
+    }
     l.scalar_buffer = zinf_build_buffer(b, ZINF_TIER_SCALAR,
                                         8 * ((uint64_t)ZINF_SCALAR_PARTIALS + n_units),
                                         ZINF_BILL_WORKING, true);

@@ -27,7 +27,8 @@ typedef struct zinf_stage {
 /* One transfer ahead of use: a unit's parameters or a checkpoint (the other is ZINF_NONE). */
 typedef struct zinf_fetch {
     uint32_t unit, group, stage; /* stage: first that uses it */
-    zinf_view staged, ready;     /* on the host; on the device */
+    zinf_view staged, shard;     /* on the host; on the device */
+    zinf_view ready;             /* gathered: what operators use */
 } zinf_fetch;
 
 /* Activations of a block in one micro-batch. */

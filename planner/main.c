@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "planner/ranks.h"
 #include "planner/report.h"
 #include "planner/search.h"
 #include "planner/settings.h"
@@ -214,10 +215,7 @@ static zinf_status plan(const options *o, zinf_error *err)
         return err->status;
     if (*notes)
         fprintf(stderr, "zinf-plan: note: \"%s\": %s\n", o->model, notes);
-    if (cluster.nodes * cluster.devices_per_node > 1)
-        fprintf(stderr, "zinf-plan: note: \"%s\" has %" PRIu64 " devices; this version plans one "
-                        "of them, with its node's host memory and storage to itself\n",
-                cluster.name, cluster.nodes * cluster.devices_per_node);
+    cluster = zinf_cluster_share(&cluster);
     zinf_search(&model, &cluster, &o->settings, o->top ? o->top : 1, &r, err);
     if (err->status == ZINF_OK) {
         report(o, &r, &model, &cluster, now_s() - start, err);

@@ -424,7 +424,8 @@ static void emit_classifier_backward(zinf_lowering *l, const zinf_stage *s)
 
 static void emit_loss(zinf_lowering *l, bool training)
 {
-    const uint64_t attr[4] = {training ? l->model->global_batch * l->seq : l->n_tokens};
+    const uint64_t attr[4] = {training ? l->model->global_batch * l->seq
+                                       : l->n_tokens * l->d->ranks};
 
     EMIT(l, ZINF_OP_LOSS, l->later_micro_batch ? ZINF_FLAG_ACCUMULATE : 0, -1, ZINF_NONE, attr,
          "loss", l->classifier_stats, zinf_scalars(l, ZINF_SCALAR_LOSS, 1));

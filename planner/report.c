@@ -39,15 +39,23 @@ const char *zinf_text_seconds(double seconds, char text[32])
 static void print_decisions(FILE *out, const zinf_plan *plan)
 {
     const zinf_decisions *d = &plan->decisions;
+    char ranks[32] = "", gather[32] = "", bytes[32];
 
     fprintf(out, "tiers        ");
     for (unsigned c = 0; c < ZINF_N_CLASSES; c++)
         fprintf(out, "%s%s %s", c ? ", " : "", zinf_class_name(c),
                 c == ZINF_CLASS_CHECKPOINT && !d->checkpoint_interval ? "none"
                                                                       : zinf_tier_name(d->tier[c]));
+    if (d->ranks > 1)
+        snprintf(ranks, sizeof ranks, " x %" PRIu32 " ranks", d->ranks);
     fprintf(out, "\nbatch        %" PRIu64 " sequences of %" PRIu64 " tokens = micro-batch %u x "
-                 "%u accumulated\n",
-            plan->job.global_batch, plan->job.sequence, d->micro_batch, d->accumulation);
+                 "%u accumulated%s\n",
+            plan->job.global_batch, plan->job.sequence, d->micro_batch, d->accumulation, ranks);
+    if (d->ranks > 1)
+        fprintf(out, "ranks        %" PRIu32 " (mpirun -n %" PRIu32 " zinf-run PLAN ..): %" PRIu32
+                     " collectives a step, in which each sends %s\n", d->ranks, d->ranks,
+                plan->predicted.n_collectives,
+                zinf_text_bytes(plan->predicted.moved_bytes[ZINF_QUEUE_COLLECTIVE], bytes));
     fprintf(out, "tiles        ");
     for (unsigned l = 0; l < ZINF_N_LINEARS; l++)
         fprintf(out, "%s%s %u", l ? ", " : "", zinf_linear_name(l), d->tiles[l]);
@@ -56,8 +64,10 @@ static void print_decisions(FILE *out, const zinf_plan *plan)
                 d->checkpoint_interval > 1 ? "s" : "");
     else
         fprintf(out, "\ncheckpoints  none: all activations are kept\n");
-    fprintf(out, "prefetch     read %u, upload %u operators ahead\n", d->prefetch_read,
-            d->prefetch_upload);
+    if (d->ranks > 1)
+        snprintf(gather, sizeof gather, ", gather %" PRIu32, d->prefetch_gather);
+    fprintf(out, "prefetch     read %u, upload %u%s operators ahead\n", d->prefetch_read,
+            d->prefetch_upload, gather);
 }
 
 static void print_memory(FILE *out, const zinf_plan *plan, bool itemised)
@@ -291,9 +301,9 @@ zinf_status zinf_report_simulate(FILE *out, const zinf_plan *plan, zinf_error *e
             return err->status;
         fprintf(out, "%-8s %12s ", zinf_program_name(p), zinf_text_seconds(t.total_ns * 1e-9, a));
         for (unsigned q = 0; q < ZINF_N_QUEUES; q++)
-            if (t.busy_ns[q] > 0)
+            if (t.alone_ns[q] > 0)
                 fprintf(out, "  %s %s", zinf_queue_name(q),
-                        zinf_text_seconds(t.busy_ns[q] * 1e-9, a));
+                        zinf_text_seconds(t.alone_ns[q] * 1e-9, a));
         fprintf(out, "\n");
         zinf_timeline_free(&t);
     }

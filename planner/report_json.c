@@ -9,27 +9,42 @@
 
 typedef struct json_object json;
 
+/* json-c ends the process when it is given what it could not allocate. These bear a NULL;
+ * zinf_report_json asks errno at the end. */
+static bool add(json *o, const char *key, json *value)
+{
+    if (o && !json_object_object_add(o, key, value))
+        return true;
+    json_object_put(value);
+    return false;
+}
+
+static void append(json *array, json *value)
+{
+    if (!array || json_object_array_add(array, value))
+        json_object_put(value);
+}
+
 static void add_u64(json *o, const char *key, uint64_t value)
 {
-    json_object_object_add(o, key, json_object_new_uint64(value));
+    add(o, key, json_object_new_uint64(value));
 }
 
 static void add_real(json *o, const char *key, double value)
 {
-    json_object_object_add(o, key, json_object_new_double(value));
+    add(o, key, json_object_new_double(value));
 }
 
 static void add_text(json *o, const char *key, const char *value)
 {
-    json_object_object_add(o, key, json_object_new_string(value));
+    add(o, key, json_object_new_string(value));
 }
 
 static json *add_object(json *o, const char *key)
 {
     json *child = json_object_new_object();
 
-    json_object_object_add(o, key, child);
-    return child;
+    return add(o, key, child) ? child : NULL;
 }
 
 static json *decisions(const zinf_decisions *d)
@@ -48,7 +63,7 @@ static json *decisions(const zinf_decisions *d)
     if (d->checkpoint_interval)
         add_u64(o, "checkpoint_interval", d->checkpoint_interval);
     else
-        json_object_object_add(o, "checkpoint_interval", NULL);
+        add(o, "checkpoint_interval", NULL);
     json *prefetch = add_object(o, "prefetch");
     add_u64(prefetch, "read", d->prefetch_read);
     add_u64(prefetch, "upload", d->prefetch_upload);
@@ -77,17 +92,31 @@ static json *memory(const zinf_plan *plan)
             json *item = json_object_new_object();
             add_text(item, "name", plan->items[i].name);
             add_u64(item, "bytes", plan->items[i].bytes);
-            json_object_array_add(items, item);
+            append(items, item);
         }
         if (plan->machine.overhead_bytes[t]) {
             json *item = json_object_new_object();
             add_text(item, "name", "outside the arenas");
             add_u64(item, "bytes", plan->machine.overhead_bytes[t]);
-            json_object_array_add(items, item);
+            append(items, item);
         }
-        json_object_object_add(tier, "items", items);
+        add(tier, "items", items);
     }
     return o;
+}
+
+/* The step if every instruction ran alone. */
+static double serial_s(const zinf_plan *plan)
+{
+    const zinf_program *step = &plan->programs[ZINF_PROGRAM_STEP];
+    double ns = 0;
+
+    for (uint32_t g = 0; g < step->n_segments; g++) {
+        const zinf_segment *segment = &plan->segments[step->first_segment + g];
+        for (uint32_t i = 0; i < segment->n_instrs; i++)
+            ns += (double)segment->count * plan->instrs[segment->first_instr + i].cost_ns;
+    }
+    return ns * 1e-9;
 }
 
 static json *predicted(const zinf_plan *plan)
@@ -101,6 +130,7 @@ static json *predicted(const zinf_plan *plan)
     add_real(o, "tflops_per_device", p->flops_per_step / p->step_s * 1e-12);
     add_real(o, "hardware_tflops_per_device", p->hardware_flops_per_step / p->step_s * 1e-12);
     add_real(o, "mfu", p->flops_per_step / p->step_s / p->peak_flops);
+    add_real(o, "serial_s", serial_s(plan));
     add_text(o, "bound_by", zinf_queue_name(p->bound_by));
     json *queues = add_object(o, "queues");
     for (unsigned q = 0; q < ZINF_N_QUEUES; q++)
@@ -142,21 +172,22 @@ static void add_refusal(json *root, const zinf_search_result *r)
         json *item = json_object_new_object();
         add_text(item, "tier", zinf_tier_name(t));
         add_u64(item, "bytes", r->short_bytes[t]);
-        json_object_array_add(short_list, item);
+        append(short_list, item);
     }
     json *most = add_object(root, "short");
     add_text(most, "tier", zinf_tier_name(worst));
     add_u64(most, "bytes", r->short_bytes[worst]);
-    json_object_object_add(root, "short_tiers", short_list);
+    add(root, "short_tiers", short_list);
     for (uint32_t i = 0; i < r->n_suggestions; i++)
-        json_object_array_add(suggestions, json_object_new_string(r->suggestions[i]));
-    json_object_object_add(root, "suggestions", suggestions);
+        append(suggestions, json_object_new_string(r->suggestions[i]));
+    add(root, "suggestions", suggestions);
 }
 
 zinf_status zinf_report_json(FILE *out, const zinf_search_result *r, const zinf_model *model,
                              const zinf_cluster *cluster, double seconds, zinf_error *err)
 {
     const zinf_plan *plan = &r->plan;
+    errno = 0;
     json *root = json_object_new_object();
     json *search = json_object_new_object();
 
@@ -166,23 +197,33 @@ zinf_status zinf_report_json(FILE *out, const zinf_search_result *r, const zinf_
     add_text(m, "name", model->name);
     if (plan->n_instrs) {
         add_u64(m, "params", plan->model.n_params);
-        json_object_object_add(root, "equations", equations(plan, model, cluster));
-        json_object_object_add(root, "decisions", decisions(&plan->decisions));
-        json_object_object_add(root, "memory", memory(plan));
+        add(root, "equations", equations(plan, model, cluster));
+        add(root, "decisions", decisions(&plan->decisions));
+        json *ranks = add_object(root, "ranks");
+        add_u64(ranks, "count", plan->decisions.ranks);
+        add_u64(ranks, "collectives_per_step", plan->predicted.n_collectives);
+        add_u64(ranks, "sent_bytes_per_step",
+                plan->predicted.moved_bytes[ZINF_QUEUE_COLLECTIVE]);
+        add(root, "memory", memory(plan));
         json *traffic = add_object(root, "traffic");
         for (unsigned c = 0; c < ZINF_N_CLASSES; c++) {
             json *o = add_object(traffic, zinf_class_name(c));
             add_u64(o, "read_bytes", plan->predicted.traffic[c].read_bytes);
             add_u64(o, "write_bytes", plan->predicted.traffic[c].write_bytes);
         }
-        json_object_object_add(root, "predicted", predicted(plan));
+        add(root, "predicted", predicted(plan));
     } else {
         add_refusal(root, r);
     }
-    json_object_object_add(root, "search", search);
-    fprintf(out, "%s\n", json_object_to_json_string_ext(root, JSON_C_TO_STRING_PRETTY |
-                                                                JSON_C_TO_STRING_SPACED));
+    add(root, "search", search);
+    const char *text = json_object_to_json_string_ext(root, JSON_C_TO_STRING_PRETTY |
+                                                                JSON_C_TO_STRING_SPACED);
+    const bool fine = text && errno != ENOMEM;
+    if (fine)
+        fprintf(out, "%s\n", text);
     json_object_put(root);
+    if (!fine)
+        return zinf_fail(err, ZINF_MACHINE, "the JSON report: out of memory");
     if (fflush(out))
         return zinf_fail(err, ZINF_MACHINE, "cannot write the JSON report: %s", strerror(errno));
     return ZINF_OK;

@@ -10,6 +10,7 @@
 #include "planner/compile.h"
 #include "planner/estimate.h"
 #include "planner/graph.h"
+#include "planner/ranks.h"
 
 enum {
     N_BANDS = 2,
@@ -176,10 +177,11 @@ static choices tiers(const pool *p, zinf_class state_class)
     return c;
 }
 
-/* Divisors of the global batch, largest first: for each power of two the least that reaches it. */
+/* Divisors of a rank's part of the global batch, largest first: for each power of two the least
+ * that reaches it. */
 static choices micro_batches(const pool *p)
 {
-    const uint64_t global = p->model->global_batch;
+    const uint64_t global = p->model->global_batch / zinf_n_ranks(p->cluster); /* of one rank */
     choices c = {0};
 
     if (p->settings->micro_batch != ZINF_FREE)
@@ -228,7 +230,8 @@ static void enumerate(pool *p)
     const zinf_settings *s = p->settings;
     const bool cpu = !strcmp(p->cluster->device.kind, "cpu");
     zinf_decisions d = {
-        .ranks = 1, .prefetch_gather = 1,
+        .ranks = zinf_n_ranks(p->cluster),
+        .prefetch_gather = s->prefetch_gather != ZINF_FREE ? (uint32_t)s->prefetch_gather : 1,
         .io_block_bytes = s->io_block_bytes != ZINF_FREE ? (uint64_t)s->io_block_bytes
                                                          : p->cluster->nvme.block_bytes,
         .io_depth = s->io_depth != ZINF_FREE ? (uint32_t)s->io_depth : p->cluster->nvme.depth,
@@ -259,7 +262,7 @@ static void enumerate(pool *p)
                 continue;
             for (uint32_t m = 0; m < p->batches.n; m++) {
                 d.micro_batch = p->batches.values[m];
-                d.accumulation = (uint32_t)(p->model->global_batch / d.micro_batch);
+                d.accumulation = (uint32_t)(p->model->global_batch / d.ranks / d.micro_batch);
                 enumerate_tiles(p, &d);
             }
         }
@@ -396,7 +399,7 @@ static bool move(const pool *p, uint32_t k, zinf_decisions *d)
     switch ((k - N_TIER_MOVES) / 2) {
     case 0:
         moved = step_choice(&p->batches, &d->micro_batch, up);
-        d->accumulation = (uint32_t)(p->model->global_batch / d->micro_batch);
+        d->accumulation = (uint32_t)(p->model->global_batch / d->ranks / d->micro_batch);
         return moved;
     case 1:
         moved = step_choice(&p->intervals, &d->checkpoint_interval, up);
@@ -627,14 +630,18 @@ static void suggest(zinf_search_result *r, const char *format, ...)
     va_end(args);
 }
 
-/* The key and the field that hold a tier's size. */
-static const char *size_of(zinf_cluster *c, zinf_tier tier, uint64_t **ret_bytes)
+/* The key and the field that hold a tier's size; how many of that the key's value is: a host is
+ * a node's, and a rank has its share. */
+static const char *size_of(zinf_cluster *c, zinf_tier tier, uint64_t **ret_bytes,
+                           uint64_t *ret_sharers)
 {
+    *ret_sharers = tier == ZINF_TIER_DEVICE ? 1 : c->devices_per_node;
     switch (tier) {
     case ZINF_TIER_DEVICE:
         *ret_bytes = &c->device.memory_bytes;
         if (!c->unified || c->device.memory_bytes != c->host.memory_bytes)
             return "device.memory";
+        *ret_sharers = c->devices_per_node;
         return "host.memory"; /* the device's is taken from it */
     case ZINF_TIER_HOST:
         *ret_bytes = &c->host.memory_bytes;
@@ -667,15 +674,15 @@ static bool suggest_memory(const zinf_model *model, const zinf_cluster *cluster,
 
     for (unsigned t = 0; t < ZINF_TIER_SCALAR; t++) {
         char now[40], then[40];
-        uint64_t *bytes;
+        uint64_t *bytes, sharers;
         if (!(mask >> t & 1))
             continue;
-        const char *key = size_of(&more, t, &bytes);
-        print_size(now, *bytes);
+        const char *key = size_of(&more, t, &bytes, &sharers);
+        print_size(now, *bytes * sharers);
         *bytes += r->short_bytes[t];
         const uint64_t unit = (uint64_t)(*bytes >> 36 ? 1024 : 64) << 20;
         *bytes = (*bytes + unit - 1) / unit * unit;
-        print_size(then, *bytes);
+        print_size(then, *bytes * sharers);
         at += snprintf(at, sizeof text - (size_t)(at - text), "%s%s: %s instead of %s",
                        at == text ? "" : " and ", key, then, now);
     }
@@ -728,7 +735,8 @@ static void suggestions(const zinf_model *model, const zinf_cluster *cluster,
          batch; batch--) {
         zinf_settings smaller_batch = *settings;
         smaller_batch.micro_batch = (int64_t)batch;
-        if (model->global_batch % batch == 0 && fits(model, cluster, &smaller_batch, NULL)) {
+        if (model->global_batch % (zinf_n_ranks(cluster) * batch) == 0 &&
+            fits(model, cluster, &smaller_batch, NULL)) {
             suggest(r, "--set micro_batch=%" PRIu64 " instead of %" PRId64, batch,
                     settings->micro_batch);
             break;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "planner/graph.h"
+#include "planner/ranks.h"
 #include "planner/spec_internal.h"
 
 typedef enum setting_type { TIER, NUMBER, INTERVAL, ALL_TILES } setting_type;
@@ -29,7 +30,7 @@ static const setting table[] = {
     {"tier.checkpoint", TIER, AT(tier[ZINF_CLASS_CHECKPOINT]), 0, 0,
      "where activation checkpoints live"},
     {"micro_batch", NUMBER, AT(micro_batch), 1, 1 << 20,
-     "sequences per pass; accumulation is global_batch / micro_batch"},
+     "sequences per pass; accumulation is global_batch / (micro_batch * ranks)"},
     {"tiles", ALL_TILES, 0, 1, 4096, "tiles of every linear and of the vocabulary"},
     {"tiles.qkv", NUMBER, AT(tiles[ZINF_LINEAR_QKV]), 1, 4096, "tiles of the QKV linear"},
     {"tiles.out", NUMBER, AT(tiles[ZINF_LINEAR_OUT]), 1, 4096, "tiles of attention's output"},
@@ -42,6 +43,8 @@ static const setting table[] = {
      "blocks between activation checkpoints; none: keep all activations"},
     {"prefetch.read", NUMBER, AT(prefetch_read), 0, 64, "operators that storage reads run ahead"},
     {"prefetch.upload", NUMBER, AT(prefetch_upload), 0, 64, "operators that uploads run ahead"},
+    {"prefetch.gather", NUMBER, AT(prefetch_gather), 0, 64,
+     "operators that allgathers run ahead; 0: compute waits for each"},
     {"io.block", NUMBER, AT(io_block_bytes), 4096, 1 << 30,
      "bytes of one storage request, a multiple of 4096"},
     {"io.depth", NUMBER, AT(io_depth), 1, 1024, "storage requests in flight"},
@@ -139,12 +142,8 @@ zinf_status zinf_settings_check(const zinf_settings *settings, const zinf_model 
                              "--set tier.%s=nvme: cluster \"%s\" has no nvme section; add one "
                              "(zinf-probe measures it) or choose device or host",
                              zinf_class_name(c), cluster->name);
-    if (settings->micro_batch != ZINF_FREE &&
-        model->global_batch % (uint64_t)settings->micro_batch)
-        return zinf_fail(err, ZINF_BAD_INPUT,
-                         "--set micro_batch=%" PRId64 ": does not divide global_batch %" PRIu64
-                         "; choose a divisor of it, or change training.global_batch to a multiple",
-                         settings->micro_batch, model->global_batch);
+    if (zinf_ranks_check(model, cluster, settings, err))
+        return err->status;
     for (unsigned l = 0; l < ZINF_N_LINEARS; l++)
         if (settings->tiles[l] != ZINF_FREE &&
             (uint64_t)settings->tiles[l] > zinf_linear_rows(model, l))

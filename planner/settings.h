@@ -10,7 +10,8 @@ enum { ZINF_FREE = -1 }; /* a decision left to the search */
 
 typedef struct zinf_settings {
     int64_t tier[ZINF_N_CLASSES], tiles[ZINF_N_LINEARS];
-    int64_t micro_batch, checkpoint_interval, prefetch_read, prefetch_upload;
+    int64_t micro_batch, checkpoint_interval, prefetch_read, prefetch_upload,
+        prefetch_gather;
     int64_t io_block_bytes, io_depth, n_threads;
 } zinf_settings;
 

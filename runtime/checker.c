@@ -1,24 +1,26 @@
 /* runtime/checker.c - the rules C1 to C8, proved by running each program once, symbolically.
  *
- * Instructions are visited in program order, which is one order the machine may take. For every
- * byte the map knows the last writer and the readers since; vector clocks over the queues say
- * what surely finished before the instruction visited. So a conflict that no wait orders is found
- * whatever the order of execution would have been.
+ * zinf_plan_validate runs first and proves, one instruction at a time, C1, C2, C5 and the shapes of
+ * C4 and C6. Here instructions are visited in program order, one order the machine may take. Of
+ * every byte it is known what value it holds, who wrote it and who has read it since; clocks over
+ * the queues say what surely finished before the instruction visited, so that a conflict no wait
+ * orders is found whatever the order of execution would have been.
  *
  * Loops. A segment with count n is visited min(n, 3) times. Two accesses are ordered by queue
- * order and waits alone, both the same in every iteration, and every path of waits leads
- * forward; so the order between iterations i and j depends on j - i only. Without strides an
- * iteration touches what every other touches: iteration 0 meets the state before the loop,
- * iteration 1 the state an iteration leaves (iteration 2 leaves the same), and what is ordered
- * between neighbours is ordered at any distance by queue order. Waits of distance 3 and more are
- * not counted on. An operand with a stride that is only read counts, in every iteration, as
- * reading what all iterations read; a segment that writes with a stride is visited in full, and
- * refused where that is too long.
+ * order and waits alone, both the same in every iteration, and every path of waits leads forward;
+ * so the order between iterations i and j depends on j - i only. Without strides an iteration
+ * touches what every other touches: the first meets the state before the loop, the second the state
+ * an iteration leaves (the third leaves the same), and what is ordered between neighbours is
+ * ordered at any distance by queue order. An operand with a stride that is only read counts, in
+ * every iteration, as reading what all iterations read; a segment that writes with a stride is
+ * visited in full, and refused where that is too long.
  *
- * Contents. Bytes know the value last written and its generation: a number that grows with each
- * iteration (and at ADAM), so that what an earlier micro-batch left does not pass for this one's.
- * Copies carry contents along, padding included; what is not a value's bytes stays unreadable.
- * Gradients also count their contributions, per byte.
+ * Contents. Every read finds the value meant, whole, at its place and of the latest production.
+ * Tiles of an operator come in order of rows, and every use of a weight applies it to the same
+ * (what was made of the same tensor), with the same bias and residual: a program that differs from
+ * the others is found. Gradients count their contributions. What is only this rank's part (a shard,
+ * a sum not yet over ranks) is no operand of an operator before a collective made it whole. All
+ * ranks run one program in which nothing is skipped, so their collectives have one order.
  */
 #include "runtime/checker.h"
 
@@ -27,350 +29,837 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/checker_internal.h"
+#include "runtime/intervals.h"
+#include "runtime/opcodes.h"
 
-static void name_instr(const zinf_checker *c, uint32_t i, char text[160])
+/* A program may unroll MOST_VISITS instructions beyond UNROLL of each, and look at EACH_WORK pieces
+ * of memory for every visit, LEAST_WORK more in all; models in up to 128 tiles take 30. What needs
+ * more is refused, not waited for. */
+enum { UNROLL = 3, MOST_VISITS = 1 << 19, LEAST_WORK = 1 << 22, EACH_WORK = 256 };
+#define NO_ORIGIN UINT64_MAX
+#define UNKNOWN (UINT64_MAX - 1)
+#define OF_NOTHING UINT64_MAX
+
+/* What a value is of a unit. With several ranks its regions hold shards, values of their own. */
+typedef enum state { NOTHING, PARAM, GRAD, OPTIMIZER, PARAM_SHARD, GRAD_SHARD } state;
+
+typedef struct cell { /* what is known of a piece of memory */
+    uint64_t origin;   /* address of the first byte of the value, or NO_ORIGIN */
+    uint64_t rows, of; /* by tiles: rows of the weight that are in it, of so many */
+    uint64_t age;      /* the iteration that produced it, 0: on entry */
+    uint64_t made_of;  /* 256 * the tensor applied last + operators since; or OF_NOTHING */
+    uint32_t value;    /* ZINF_NONE: nothing that may be read */
+    uint32_t writer, readers[ZINF_N_QUEUES]; /* last write, last reads since, as visits; 0: none */
+    uint32_t sums[2];  /* gradient, loss: contributions by operators, by the embedding */
+    uint8_t dtype;
+    bool back, part;   /* the gradient of what made_of says; a sum of this rank's alone */
+} cell;
+
+typedef struct visit {
+    uint32_t instr, done[ZINF_N_QUEUES]; /* visits, per queue, that surely finished; 0: none */
+} visit;
+
+typedef struct content { /* what is known of a value */
+    uint64_t age; /* of its latest production */
+    uint32_t unit;
+    state role;
+    bool on_entry, batch; /* some program reads it as found; micro-batch i is its i-th part */
+} content;
+
+typedef struct tally {
+    uint32_t normed[2], updates; /* sums of the gradient whose norm was taken; ADAM, INIT, .. */
+    bool clipped;
+    uint8_t uses; /* 1: its parameters are read by operators, 2: by the embedding */
+} tally;
+
+typedef struct applied {
+    uint64_t x, bias, residual; /* as made_of; x UNKNOWN: no use seen yet */
+    uint64_t bias_at;           /* element of its unit where the bias' stack begins */
+} applied;
+
+typedef struct zinf_checker {
+    const zinf_plan *plan;
+    zinf_error *err;
+    zinf_intervals maps[ZINF_N_TIERS]; /* of cells */
+    content *contents;    /* [n_values] */
+    tally *tallies;       /* [n_units] */
+    applied *uses;        /* [2][n_tensors] by operators, by the embedding */
+    uint32_t *stack;      /* [n_tensors] the first of the stack it is in */
+    uint64_t *stack_rows; /* [n_tensors] of the stack that begins here */
+    uint64_t *branches;   /* [n_tensors] where its result is a residual, too: what comes of it */
+    uint32_t *latest;     /* [n_instrs] visit */
+    visit *visits;        /* from 1; 0 stands for none */
+    cell *pieces;         /* [cap_pieces] what is copied */
+    uint32_t last[ZINF_N_QUEUES]; /* visit */
+    uint64_t work, most_work, age, count, iteration, n_losses; /* n_losses: with loops in full */
+    uint64_t logits; /* rows */
+    uint32_t kind, index, now, losses, clips, batches, cap_pieces; /* losses ..: as visited */
+    bool exact, sharded; /* the segment is visited in full; there are several ranks */
+    /* the instruction visited */
+    const zinf_instr *instr;
+    const zinf_operand *o;
+    const char *links;            /* opcodes.h */
+    cell seen[ZINF_MAX_OPERANDS]; /* first piece of each operand read */
+    uint64_t at[ZINF_MAX_OPERANDS]; /* element of its unit where each is, or NO_ORIGIN */
+    uint32_t tensor;              /* stack of its weight */
+    uint64_t row, n_rows;         /* its tile */
+    uint64_t made_of;             /* what results are made of */
+    bool back;
+} zinf_checker;
+
+static bool copies(unsigned opcode)
 {
-    snprintf(text, 160, "instruction %" PRIu32 " (%s \"%.80s\")", i,
-             zinf_opcode_get(instr_of(c, i)->opcode)->name,
-             &c->plan->strings[instr_of(c, i)->name]);
+    return (opcode >= ZINF_OP_UPLOAD && opcode <= ZINF_OP_COPY) || opcode == ZINF_OP_BROADCAST;
 }
 
-bool refuse(zinf_checker *c, const char *rule, uint32_t index, uint32_t other,
-            const zinf_operand *o, uint64_t lo, uint64_t hi, const char *wrong)
+static bool is_grad(state role)
 {
-    char one[160] = "", two[160] = "", bytes[120] = "", value[100] = "";
+    return role == GRAD || role == GRAD_SHARD;
+}
 
-    if (index != ZINF_NONE)
-        name_instr(c, index, one);
-    if (other != ZINF_NONE)
-        name_instr(c, other, two);
+/* What a unit's region holds. */
+static state stored(const zinf_checker *c, state role)
+{
+    return !c->sharded || role == OPTIMIZER ? role : role == PARAM ? PARAM_SHARD : GRAD_SHARD;
+}
+
+/* ---- refusals: return false, as every check does that fails ---- */
+
+/* other: a second instruction, as a visit, or 0; o: or NULL. */
+static bool refuse(zinf_checker *c, const char *rule, uint32_t other, const zinf_operand *o,
+                   const char *wrong)
+{
+    const uint32_t which[2] = {c->index, c->visits[other].instr};
+    char names[2][200] = {"", ""}, bytes[200] = "";
+
+    for (int i = 0; i < 2; i++)
+        if (which[i] != ZINF_NONE)
+            snprintf(names[i], sizeof names[i], "%s instruction %" PRIu32 " (%s \"%.80s\")",
+                     i ? " after" : ",", which[i],
+                     zinf_opcode_get(c->plan->instrs[which[i]].opcode)->name,
+                     &c->plan->strings[c->plan->instrs[which[i]].name]);
     if (o)
-        snprintf(bytes, sizeof bytes, ", %s bytes [%" PRIu64 ", %" PRIu64 ")",
-                 zinf_tier_name(o->tier), lo, hi);
-    if (o && o->value != ZINF_NONE)
-        snprintf(value, sizeof value, ", \"%.80s\"", &c->plan->strings[c->plan->values[o->value]]);
-    zinf_fail(c->err, ZINF_DOES_NOT_FIT, "%s: program %s, %s%s%s%s%s: %s", rule,
-              zinf_program_name(c->kind), one, *two ? " after " : "", two, bytes, value, wrong);
+        snprintf(bytes, sizeof bytes, ", %s bytes [%" PRIu64 ", %" PRIu64 ") \"%.80s\"",
+                 zinf_tier_name(o->tier), o->offset, o->offset + o->bytes, o->value == ZINF_NONE
+                     ? "scratch" : &c->plan->strings[c->plan->values[o->value]]);
+    zinf_fail(c->err, ZINF_DOES_NOT_FIT, "%s: program %s%s%s%s: %s", rule,
+              zinf_program_name(c->kind), names[0], names[1], bytes, wrong);
     return false;
 }
 
-bool refuse_operand(zinf_checker *c, const char *rule, const zinf_operand *o,
-                    const char *wrong)
+static bool no_memory(zinf_checker *c)
 {
-    return refuse(c, rule, c->index, ZINF_NONE, o, o->offset, o->offset + o->bytes, wrong);
+    zinf_fail(c->err, ZINF_MACHINE, "out of memory while checking the plan");
+    return false;
 }
 
-static uint64_t n_visits(const zinf_checker *c, const zinf_segment *s)
-{
-    bool strides = false;
+/* ---- where things are ---- */
 
-    for (uint32_t i = s->first_instr; i < s->first_instr + s->n_instrs; i++)
-        for (uint32_t k = 0; k < instr_of(c, i)->n_operands; k++)
-            strides |= c->plan->operands[instr_of(c, i)->operand0 + k].stride &&
-                       access_of(instr_of(c, i), k).writes;
-    return strides || s->count < UNROLL ? s->count : UNROLL;
+static cell *cell_of(zinf_checker *c, unsigned tier, uint32_t piece)
+{
+    c->work++;
+    return zinf_intervals_payload(&c->maps[tier], piece);
 }
 
-/* ---- C1, C2, C5, C6: each by itself ---- */
-
-static bool check_operand(zinf_checker *c, const zinf_operand *o, bool direct)
+/* A unit's region as an operand. */
+static zinf_operand region(const zinf_checker *c, uint32_t unit, state role)
 {
-    const uint64_t element = zinf_dtype_bytes(o->dtype), unit = direct ? ZINF_PAGE : element;
-    uint64_t arena = c->plan->machine.arena_bytes[o->tier], end, span;
+    const zinf_unit *u = &c->plan->units[unit];
+    const zinf_region *r = role == PARAM ? &u->param : role == GRAD ? &u->grad : &u->optimizer;
 
-    if (o->tier == ZINF_TIER_SCALAR)
-        arena = 8 * ((uint64_t)ZINF_SCALAR_PARTIALS + c->plan->n_units);
-    if (__builtin_mul_overflow(o->stride, c->count - 1, &end) ||
-        __builtin_add_overflow(end, o->offset, &end) ||
-        __builtin_add_overflow(end, o->bytes, &end) || end > arena)
-        return refuse_operand(c, "C1", o, "ends beyond the arena");
-    if (o->rows == 0 || o->ld < o->cols || __builtin_mul_overflow(o->rows - 1, o->ld, &span) ||
-        __builtin_add_overflow(span, o->cols, &span) ||
-        __builtin_mul_overflow(span, element, &span) || span != o->bytes)
-        return refuse_operand(c, "C1", o, "has not the bytes of its rows and columns");
-    if (o->offset % unit || o->stride % unit || (direct && o->bytes % unit))
-        return refuse_operand(c, "C2", o, direct ? "direct I/O moves whole pages of 4096 bytes"
-                                                 : "is not aligned to its elements");
-    if ((o->tier == ZINF_TIER_SCALAR) != (o->dtype == ZINF_F64))
-        return refuse_operand(c, "C2", o, "scalars are F64, and nothing else is");
-    if (o->value == ZINF_NONE && o->offset % 64)
-        return refuse_operand(c, "C2", o, "scratch is not aligned to 64 bytes");
+    return (zinf_operand){.tier = (uint8_t)r->tier, .offset = r->offset, .bytes = r->bytes,
+                          .value = r->bytes ? r->value : ZINF_NONE,
+                          .dtype = (uint8_t)(role == PARAM ? c->plan->job.precision : ZINF_F32)};
+}
+
+static state role_of(const zinf_checker *c, const zinf_operand *o)
+{
+    return o->bytes == 0 || o->value == ZINF_NONE ? NOTHING : c->contents[o->value].role;
+}
+
+static uint32_t unit_of(const zinf_checker *c, const zinf_operand *o)
+{
+    return c->contents[o->value].unit;
+}
+
+static uint64_t here(const zinf_checker *c, const zinf_operand *o)
+{
+    return o->offset + o->stride * c->iteration;
+}
+
+/* Where the unit begins that a gradient is of, as far as the operand alone tells. */
+static uint64_t grad_origin(const zinf_checker *c, const zinf_operand *o)
+{
+    const zinf_operand home = region(c, unit_of(c, o), GRAD);
+    const uint64_t lo = here(c, o);
+
+    if (o->rows * o->cols == c->plan->units[unit_of(c, o)].n_elems)
+        return lo;
+    return home.value == o->value && home.tier == o->tier && lo >= home.offset &&
+                   lo - home.offset < home.bytes
+               ? home.offset : NO_ORIGIN;
+}
+
+/* The part of the unit that holds its element `at`, and its row in the stack; NULL: padding. */
+static const zinf_part *part_at(const zinf_checker *c, const zinf_unit *u, uint64_t at,
+                                uint64_t *ret_row)
+{
+    uint32_t first = u->first_part, last = first + u->n_parts; /* ascending */
+
+    while (first + 1 < last) {
+        const uint32_t middle = first + (last - first) / 2;
+        if (c->plan->parts[middle].at <= at)
+            first = middle;
+        else
+            last = middle;
+    }
+    const zinf_part *part = &c->plan->parts[first];
+    if (u->n_parts == 0 || at < part->at)
+        return NULL;
+    const zinf_tensor *tensor = &c->plan->tensors[part->tensor];
+    const uint64_t row = (at - part->at) / tensor->cols;
+    *ret_row = tensor->stack_row + part->first_row + row;
+    return row < part->n_rows ? part : NULL;
+}
+
+/* Which whole rows of which stack of tensors the operand in a slot is: false if of none; true and
+ * stack ZINF_NONE if it is a gradient of which it is not known where its unit begins. */
+static bool place(zinf_checker *c, uint32_t slot, uint32_t *ret_stack, uint64_t *ret_row,
+                  uint64_t *ret_rows)
+{
+    const zinf_operand *o = &c->o[slot];
+    const state role = role_of(c, o);
+    const uint64_t element = zinf_dtype_bytes(o->dtype), lo = here(c, o), n = o->rows * o->cols;
+
+    *ret_stack = ZINF_NONE;
+    if (role != PARAM && role != GRAD)
+        return false;
+    const uint64_t origin = role == GRAD ? grad_origin(c, o) : c->seen[slot].origin;
+    if (origin == NO_ORIGIN)
+        return role == GRAD;
+    const zinf_unit *u = &c->plan->units[unit_of(c, o)];
+    const uint64_t at = (lo - origin) / element;
+    uint64_t end;
+    const zinf_part *first = part_at(c, u, at, ret_row), *last = part_at(c, u, at + n - 1, &end);
+    if (!first || !last || lo < origin || o->bytes != n * element)
+        return false;
+    const uint64_t cols = c->plan->tensors[first->tensor].cols;
+    c->at[slot] = at;
+    *ret_stack = c->stack[first->tensor];
+    *ret_rows = n / cols;
+    return *ret_stack == c->stack[last->tensor] && n % cols == 0 &&
+           (at - first->at) % cols == 0 && end - *ret_row + 1 == *ret_rows;
+}
+
+/* ---- C3: ordered with the last writer and, for a write, with the readers since ---- */
+
+static bool ordered(zinf_checker *c, const zinf_operand *o, const cell *x, bool writes)
+{
+    const uint32_t *done = c->visits[c->now].done;
+    bool own = x->writer == c->now;
+
+    if (x->writer && done[c->plan->instrs[c->visits[x->writer].instr].queue] < x->writer)
+        return refuse(c, "C3", x->writer, o, writes ? "two writes that no wait orders"
+                                                    : "a read that waits not for the write");
+    for (int q = 0; writes && q < ZINF_N_QUEUES; q++)
+        if (done[q] < x->readers[q])
+            return refuse(c, "C3", x->readers[q], o, "a write that waits not for the read");
+        else
+            own |= writes && x->readers[q] == c->now && x->value != o->value;
+    return !own || c->now == 0 || c->instr->opcode == ZINF_OP_ROPE ||
+           c->instr->opcode == ZINF_OP_ALLREDUCE ||
+           refuse(c, "C3", 0, o, "an operand that is written overlaps another one");
+}
+
+/* ---- C4: what is read is the value meant ---- */
+
+static bool right(zinf_checker *c, uint32_t slot, const cell *x, bool first, bool writes)
+{
+    const zinf_operand *o = &c->o[slot];
+    const unsigned opcode = c->instr->opcode;
+    const bool scalar = o->tier == ZINF_TIER_SCALAR, grad = is_grad(role_of(c, o));
+    const bool fills = c->kind == ZINF_PROGRAM_INIT || c->kind == ZINF_PROGRAM_LOAD;
+    const bool back = opcode == ZINF_OP_EMBEDDING_BACKWARD || opcode == ZINF_OP_CLASSIFIER_BACKWARD;
+    const char *rule = grad ? "C7" : "C4";
+    content *v = &c->contents[o->value];
+
+    if (copies(opcode) && !first)
+        return true; /* it takes over what there is, padding too */
+    if (x->value != o->value)
+        return refuse(c, rule, x->writer, o, "reads bytes that hold something else, or nothing");
+    if (x->writer == 0 && (grad || fills))
+        return refuse(c, rule, 0, o, "reads what this program has not begun");
+    v->on_entry |= x->writer == 0;
+    if (!grad && !scalar && x->age != v->age)
+        return refuse(c, rule, x->writer, o, "reads an old copy, it was produced anew since");
+    if (copies(opcode))
+        return true;
+    if (x->dtype != o->dtype || x->origin != c->seen[slot].origin)
+        return refuse(c, rule, x->writer, o, "reads another element type, or pieces of the value "
+                      "that lie at other distances, than was written");
+    if (memcmp(x->sums, c->seen[slot].sums, sizeof x->sums) ||
+        (grad && x->age != c->seen[slot].age))
+        return refuse(c, "C7", x->writer, o, "parts of it were added to more often, or later");
+    if (x->rows != x->of && !writes)
+        return refuse(c, rule, x->writer, o, "reads what not every tile is in yet");
+    if (!writes && scalar && x->part != (c->sharded && opcode == ZINF_OP_ALLREDUCE) && x->writer &&
+        opcode != ZINF_OP_ADAM)
+        return refuse(c, "C7", x->writer, o, "is not summed over ranks, or is already");
+    if (first && v->batch && here(c, o) - x->origin != (c->losses - back) * o->bytes)
+        return refuse(c, rule, 0, o, "is not the tokens of this micro-batch");
+    if (first && v->role == NOTHING && !v->batch && !scalar && here(c, o) != x->origin &&
+        !(*c->links && strchr("CR", c->links[slot])))
+        return refuse(c, rule, 0, o, "is not at its place in the matrix");
     return true;
 }
 
-static bool check_instr(zinf_checker *c, const zinf_segment *s)
+static bool read_operand(zinf_checker *c, uint32_t slot, bool writes)
 {
-    /* Bits of the tiers that the first operand and the others may be in. */
-    enum { D = 1 << ZINF_TIER_DEVICE, H = 1 << ZINF_TIER_HOST, N = 1 << ZINF_TIER_NVME,
-           S = 1 << ZINF_TIER_SCALAR };
-    static const uint8_t reach[ZINF_N_QUEUES][2] = {
-        [ZINF_QUEUE_COMPUTE] = {D | S, D | S}, [ZINF_QUEUE_COLLECTIVE] = {D | H, D | H},
-        [ZINF_QUEUE_UPLOAD] = {H, D}, [ZINF_QUEUE_DOWNLOAD] = {D, H},
-        [ZINF_QUEUE_READ] = {N, D | H}, [ZINF_QUEUE_WRITE] = {D | H, N},
-        [ZINF_QUEUE_UPDATE] = {D | H | S, D | H | S}};
-    const zinf_plan *plan = c->plan;
-    const zinf_instr *instr = instr_of(c, c->index);
-    const zinf_opcode_info *info = zinf_opcode_get(instr->opcode);
-    const zinf_operand *o = &plan->operands[instr->operand0];
-    const uint32_t first = plan->segments[plan->programs[c->kind].first_segment].first_instr;
-    const bool direct = instr->queue == ZINF_QUEUE_READ || instr->queue == ZINF_QUEUE_WRITE;
+    const zinf_operand *o = &c->o[slot];
+    zinf_intervals *map = &c->maps[o->tier];
+    uint64_t lo = here(c, o), hi = lo + o->bytes;
 
-    if (!strchr(info->queues, "CGUDRWP"[instr->queue]))
-        return refuse(c, info->queues[0] == 'G' ? "C6" : "C5", c->index, ZINF_NONE, NULL, 0, 0,
-                      "is on a queue that does not do this");
-    for (uint32_t k = 0; k < instr->n_operands; k++) {
-        if (o[k].bytes == 0 && !access_of(instr, k).optional)
-            return refuse_operand(c, "C4", &o[k], "is absent");
-        if (o[k].bytes && !check_operand(c, &o[k], direct))
+    if (o->value == ZINF_NONE)
+        return refuse(c, "C4", 0, o, "reads scratch");
+    if (!c->exact && !writes) {
+        lo = o->offset;
+        hi = lo + o->bytes + o->stride * (c->count - 1);
+    }
+    const uint64_t padding = c->instr->opcode == ZINF_OP_REDUCE_SCATTER && role_of(c, o) == GRAD
+                                 ? lo + 4 * c->plan->units[unit_of(c, o)].n_elems : UINT64_MAX;
+    uint32_t i = zinf_intervals_cut(map, lo, hi);
+    if (i != ZINF_NO_INTERVAL)
+        c->seen[slot] = *cell_of(c, o->tier, i);
+    for (bool first = true; i != ZINF_NO_INTERVAL; first = false) {
+        cell *x = cell_of(c, o->tier, i);
+        if (!ordered(c, o, x, false))
             return false;
-        if (o[k].bytes && !(reach[instr->queue][k > 0] >> o[k].tier & 1))
-            return refuse_operand(c, "C1", &o[k], "its queue does not reach this tier");
+        if (zinf_intervals_lo(map, i) >= padding && x->value == o->value && x->writer &&
+            c->plan->instrs[c->visits[x->writer].instr].opcode == ZINF_OP_ZERO) {
+            /* may lie at any distance */
+        } else if (!right(c, slot, x, first, writes)) {
+            return false;
+        }
+        x->readers[c->instr->queue] = c->now;
+        i = zinf_intervals_next(map, i, hi);
     }
-    if (is_copy(instr->opcode) && (o[0].bytes != o[1].bytes || o[0].value != o[1].value))
-        return refuse_operand(c, "C4", &o[1], "a copy changes neither bytes nor value");
-    for (uint32_t w = instr->wait0; w < instr->wait0 + instr->n_waits; w++) {
-        const zinf_wait *wait = &plan->waits[w];
-        const bool same = wait->instr >= s->first_instr;
-        if (wait->instr < first || wait->instr >= s->first_instr + s->n_instrs ||
-            (same && wait->distance == 0 && wait->instr >= c->index) ||
-            (!same && wait->distance) || instr_of(c, wait->instr)->queue == instr->queue)
-            return refuse(c, "C5", c->index, wait->instr, NULL, 0, 0,
-                          "a wait must point backwards, to another queue");
+    return !map->failed || no_memory(c);
+}
+
+/* An operator and its weight: see opcodes.h. Sets what its results are made of. */
+static bool check_operator(zinf_checker *c)
+{
+    const unsigned opcode = c->instr->opcode;
+    const uint32_t w = (uint32_t)strcspn(c->links, "WA"), n_tensors = c->plan->n_tensors;
+    const bool weight = c->links[w], norm = strchr(c->links, 'N') && strchr(c->links, 'R');
+    const bool back = strpbrk(c->links, "CD"), embeds = opcode == ZINF_OP_EMBEDDING_FORWARD;
+    applied use = {OF_NOTHING, OF_NOTHING, OF_NOTHING, NO_ORIGIN};
+    uint32_t stack;
+    uint64_t row, rows;
+
+    if (weight && (!place(c, w, &c->tensor, &c->row, &c->n_rows) || c->tensor == ZINF_NONE ||
+                   (c->links[w] == 'A' && c->row != c->instr->attr[0])))
+        return refuse(c, "C4", 0, &c->o[w], "is not whole rows of one stack of tensors");
+    if (weight && role_of(c, &c->o[w]) == PARAM)
+        c->tallies[unit_of(c, &c->o[w])].uses |= embeds ? 2 : 1;
+    c->made_of = weight ? 256 * (uint64_t)c->tensor : c->seen[0].made_of + 1;
+    for (uint32_t k = 0; k < c->instr->n_operands; k++) {
+        const zinf_operand *o = &c->o[k];
+        const cell *x = &c->seen[k];
+        const char link = o->bytes ? c->links[k] : '.';
+        if (x->value != ZINF_NONE && role_of(c, o) == NOTHING && link != 'S' &&
+            x->back != (strchr("CD", link) || (norm && link == 'R')))
+            return refuse(c, "C4", 0, o, "is a gradient, or should be one");
+        if (strchr("NGCD", link) && x->made_of != c->made_of &&
+            opcode != ZINF_OP_POSITION_BACKWARD)
+            return refuse(c, "C4", 0, o, "comes of another operator than this one");
+        if ((link == 'C' || (link == 'R' && !norm)) &&
+            (here(c, o) - x->origin != c->row * zinf_dtype_bytes(o->dtype) ||
+             (o->rows > 1 && o->ld != c->stack_rows[c->tensor])))
+            return refuse(c, "C4", 0, o, "is not the columns that belong to the weight's rows");
+        if (strchr("BP", link)) {
+            if (!place(c, k, &stack, &row, &rows) ||
+                (stack != ZINF_NONE && row != (link == 'B' ? c->row : 0)))
+                return refuse(c, "C4", 0, o, "is not the rows that belong to the weight's");
+            if (role_of(c, o) == PARAM)
+                c->tallies[unit_of(c, o)].uses |= 1;
+            use.bias = stack;
+            use.bias_at = c->at[k] - (link == 'B' ? c->row : 0);
+        }
+        use.x = link == 'X' ? x->made_of : use.x;
+        use.residual = link == 'R' ? x->made_of : use.residual;
     }
-    if (info->queues[0] == 'G') {
-        const uint64_t ranks = plan->decisions.ranks;
-        const uint64_t send = instr->opcode == ZINF_OP_ALLGATHER ? o[0].bytes * ranks : o[0].bytes;
-        const uint64_t recv = instr->opcode == ZINF_OP_REDUCE_SCATTER ? o[1].bytes * ranks
-                                                                      : o[1].bytes;
-        if (o[0].dtype != o[1].dtype || send != recv || instr->attr[0] >= ranks)
-            return refuse_operand(c, "C6", &o[1], "type, count or root disagree between ranks");
+    applied *known = &c->uses[c->tensor + embeds * n_tensors];
+    if (opcode == ZINF_OP_POSITION_BACKWARD) /* added to the embedding of tokens */
+        return c->uses[c->seen[0].made_of / 256 % n_tensors + n_tensors].bias == c->tensor ||
+               refuse(c, "C4", 0, c->o, "comes of another operator than this one");
+    if (weight && !back && known->x == UNKNOWN) {
+        *known = use;
+        if (use.residual / 256 < n_tensors)
+            c->branches[use.residual / 256] = c->made_of;
+    }
+    if (weight && ((strchr(c->links, 'X') && known->x != use.x) ||
+                   (!back && memcmp(known, &use, sizeof use))))
+        return refuse(c, "C4", 0, &c->o[w], "is applied to another input, or with another bias or "
+                      "residual, than elsewhere");
+    if (norm && use.residual != (use.x / 256 < n_tensors ? c->branches[use.x / 256] : OF_NOTHING))
+        return refuse(c, "C4", 0, &c->o[w], "what it normalised is a residual, too, or is not: its "
+                      "gradient has a part too few, too many or another one");
+    c->back = back;
+    if (back)
+        c->made_of = weight ? known->x : c->seen[0].made_of;
+    for (uint32_t k = 0; back && k < c->instr->n_operands; k++)
+        if (strchr("wbB", c->links[k])) /* gradients of what the forward has used */
+            c->at[k] = c->links[k] == 'w' ? c->at[w] : known->bias_at + (norm ? 0 : c->row);
+    return true;
+}
+
+/* ---- C7: the state of a unit ---- */
+
+/* The operand is what this rank has of an array of the unit that the instruction serves, all of
+ * it, at byte `at` of the region. */
+static bool is_array(zinf_checker *c, uint32_t slot, state role, uint64_t at)
+{
+    const zinf_operand *o = &c->o[slot];
+    const cell *x = &c->seen[slot]; /* of no value if it is not read */
+
+    if (c->instr->unit >= c->plan->n_units || role_of(c, o) != stored(c, role) ||
+        unit_of(c, o) != c->instr->unit ||
+        o->rows * o->cols != c->plan->units[c->instr->unit].shard_elems ||
+        (x->value == o->value && x->origin != NO_ORIGIN && x->origin + at != here(c, o)))
+        return refuse(c, "C7", 0, o, "is not the unit's own array, whole and in its place");
+    return true;
+}
+
+static bool is_state(zinf_checker *c, uint32_t slot)
+{
+    const uint64_t stride = c->plan->units[c->instr->unit].array_stride;
+    const zinf_operand *o = &c->o[slot];
+
+    for (uint32_t i = 0; i < 3; i++)
+        if (o[i].tier != o->tier || o[i].offset != o->offset + i * stride)
+            return refuse(c, "C7", 0, &o[i], "is not at its distance from the master copy");
+        else if (!is_array(c, slot + i, OPTIMIZER, i * stride))
+            return false;
+    return true;
+}
+
+static bool complete(zinf_checker *c, uint32_t unit, const uint32_t sums[2])
+{
+    const zinf_operand grad = region(c, unit, GRAD);
+    char wrong[200];
+
+    for (int i = 0; i < 2; i++) {
+        const uint32_t due = c->tallies[unit].uses >> i & 1 ? c->losses : 0;
+        snprintf(wrong, sizeof wrong, "has %" PRIu32 " contributions of the %s where %" PRIu32
+                 " are due (loops visited %d times at most)", sums[i],
+                 i ? "embedding" : "operators", due, UNROLL);
+        if (sums[i] != due)
+            return refuse(c, "C7", 0, &grad, wrong);
     }
     return true;
 }
 
-static int by_place(const void *a, const void *b)
+/* The loss, which CLIP and the runtime read, is summed over all micro-batches and ranks. */
+static bool loss_is_whole(zinf_checker *c)
 {
-    const zinf_region *x = a, *y = b;
+    const zinf_operand o = {.tier = ZINF_TIER_SCALAR, .bytes = 8, .value = ZINF_NONE};
+    const uint32_t i = zinf_intervals_cut(&c->maps[o.tier], 8 * ZINF_SCALAR_LOSS,
+                                          8 * ZINF_SCALAR_LOSS + 8);
+    const cell *x = i == ZINF_NO_INTERVAL ? NULL : cell_of(c, o.tier, i);
 
-    if (x->tier != y->tier)
-        return x->tier < y->tier ? -1 : 1;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
+    return x && x->sums[0] == c->losses && !x->part;
 }
 
-static bool check_regions(zinf_checker *c)
+/* What the opcode demands; after the reads, before the writes. */
+static bool check_role(zinf_checker *c)
 {
     const zinf_plan *plan = c->plan;
-    const uint64_t act = zinf_dtype_bytes(plan->job.precision);
-    zinf_region *all = calloc(3 * (size_t)plan->n_units + 1, sizeof *all);
-    uint32_t n = 0;
-    bool ok = all != NULL;
+    const zinf_operand *o = c->o;
+    const uint32_t unit = c->instr->unit;
+    const uint64_t batch = plan->decisions.micro_batch;
+    const uint64_t first = o->offset / 8 - ZINF_SCALAR_PARTIALS; /* of CLIP: unit */
 
-    for (uint32_t u = 0; ok && u < plan->n_units; u++) {
-        const zinf_unit *unit = &plan->units[u];
-        const zinf_region *regions[3] = {&unit->param, &unit->grad, &unit->optimizer};
-        const uint64_t need[3] = {act * unit->n_elems, 4 * unit->n_elems,
-                                  2 * unit->array_stride + 4 * unit->n_elems};
-        for (int i = 0; ok && i < 3; i++) {
-            const zinf_region *r = regions[i];
-            const zinf_operand o = {.tier = (uint8_t)r->tier, .value = r->value};
-            const char *rule = NULL, *wrong = NULL;
-            if (r->bytes == 0)
-                continue;
-            if (r->bytes < need[i] || r->bytes > plan->machine.arena_bytes[r->tier] ||
-                r->offset > plan->machine.arena_bytes[r->tier] - r->bytes)
-                rule = "C1", wrong = "a unit's region is too small or ends beyond the arena";
-            else if (r->offset % ZINF_PAGE || r->bytes % ZINF_PAGE ||
-                     unit->array_stride < 4 * unit->n_elems || unit->array_stride % 4)
-                rule = "C2", wrong = "a unit's region is not aligned to pages";
-            else if (r->value == ZINF_NONE || c->contents[r->value].role != ROLE_NONE)
-                rule = "C4", wrong = "a unit's region has no value of its own";
-            else
-                c->contents[r->value] = (zinf_content){.unit = u, .role = (uint32_t)i + 1};
-            all[n++] = *r;
-            if (rule)
-                ok = refuse(c, rule, ZINF_NONE, ZINF_NONE, &o, r->offset, r->offset + r->bytes,
-                            wrong);
+    switch (c->instr->opcode) {
+    case ZINF_OP_BATCH:
+        c->batches++;
+        return c->kind != ZINF_PROGRAM_STEP || o->rows == batch * plan->decisions.accumulation ||
+               refuse(c, "C7", 0, o, "is not every micro-batch of the step");
+    case ZINF_OP_ROPE:
+        c->made_of += c->back ? UINT64_MAX : 1;
+        return (c->back == c->instr->attr[1] && o->value != o[1].value) ||
+               refuse(c, "C4", 0, o, "is turned the wrong way, or no value of its own then");
+    case ZINF_OP_LOGITS:
+        c->logits += c->n_rows;
+        return c->row + c->n_rows == c->logits ||
+               refuse(c, "C4", 0, &o[1], "is not the tile that comes next");
+    case ZINF_OP_LOSS:
+        c->losses++;
+        c->n_losses += c->iteration == 0 ? c->count : 0;
+        return (o->rows == batch * plan->job.sequence && o[1].offset == 8 * ZINF_SCALAR_LOSS &&
+                !c->clips) || refuse(c, "C7", 0, o, "is not every token of a micro-batch into the "
+                                     "slot of the loss, before all norms");
+    case ZINF_OP_CONVERT:
+        return role_of(c, &o[1]) != stored(c, PARAM) ||
+               (is_array(c, 1, PARAM, 0) && is_array(c, 0, OPTIMIZER, 0));
+    case ZINF_OP_ACCUMULATE:
+        return (is_grad(role_of(c, &o[1])) && o->value == o[1].value &&
+                c->seen[0].age == c->age) ||
+               refuse(c, "C7", 0, o, "is no contribution of this iteration to that gradient");
+    case ZINF_OP_SUM_OF_SQUARES:
+        if (unit >= plan->n_units || o[1].offset != 8 * ((uint64_t)ZINF_SCALAR_PARTIALS + unit))
+            return refuse(c, "C7", 0, &o[1], "is not the slot of the unit it serves");
+        memcpy(c->tallies[unit].normed, c->seen[0].sums, sizeof c->seen[0].sums);
+        return is_array(c, 0, GRAD, 0);
+    case ZINF_OP_CLIP:
+        c->clips++;
+        if (!loss_is_whole(c))
+            return refuse(c, "C7", 0, o, "comes before the loss of all ranks");
+        if (o[1].offset != 8 * ZINF_SCALAR_NORM || first >= plan->n_units || o->rows != 1 ||
+            o->cols > plan->n_units - first || (plan->job.clip > 0 && o->cols != plan->n_units))
+            return refuse(c, "C7", 0, o, "is not the norm of all units");
+        for (uint64_t u = first; u < first + o->cols; u++) {
+            if (!complete(c, (uint32_t)u, c->tallies[u].normed))
+                return false;
+            c->tallies[u].clipped = true;
         }
+        return true;
+    case ZINF_OP_ADAM:
+        if (c->kind != ZINF_PROGRAM_STEP || c->tallies[unit].updates++ ||
+            !c->tallies[unit].clipped || o[5].offset != 8 * ZINF_SCALAR_NORM)
+            return refuse(c, "C7", 0, o, "is not the one update of its unit, after the norm");
+        return is_array(c, 0, GRAD, 0) && is_state(c, 1) && is_array(c, 4, PARAM, 0) &&
+               complete(c, unit, c->seen[0].sums);
+    case ZINF_OP_INIT:
+    case ZINF_OP_IMPORT:
+    case ZINF_OP_EXPORT:
+        c->tallies[unit].updates++;
+        return is_state(c, 0);
+    case ZINF_OP_ALLGATHER:
+        return (is_array(c, 0, PARAM, 0) && o[1].value == plan->units[unit].whole_param) ||
+               refuse(c, "C6", 0, o, "is not a unit's shard into its whole");
+    case ZINF_OP_REDUCE_SCATTER:
+        return (is_array(c, 1, GRAD, 0) && o->value == plan->units[unit].whole_grad &&
+                (c->seen[0].origin == here(c, o) || c->seen[0].origin == NO_ORIGIN)) ||
+               refuse(c, "C6", 0, o, "is not a unit's gradient, whole, into its shard");
+    case ZINF_OP_ALLREDUCE:
+        return (o->offset == o[1].offset && o->value != o[1].value) ||
+               refuse(c, "C6", 0, o, "is not summed in place, into a value of its own");
+    default:
+        return true;
     }
-    if (ok)
-        qsort(all, n, sizeof *all, by_place);
-    for (uint32_t i = 1; ok && i < n; i++) {
-        const zinf_operand o = {.tier = (uint8_t)all[i].tier, .value = all[i].value};
-        if (all[i].tier == all[i - 1].tier && all[i].offset - all[i - 1].offset < all[i - 1].bytes)
-            ok = refuse(c, "C3", ZINF_NONE, ZINF_NONE, &o, all[i].offset,
-                        all[i - 1].offset + all[i - 1].bytes, "two units' regions overlap");
+}
+
+/* ---- writes ---- */
+
+/* [lo, hi) becomes one cell, after everything that was there. If it is the sum of several tiles, or
+ * their columns, the one before this has left it as it should be. */
+static bool claim(zinf_checker *c, const zinf_operand *o, uint64_t lo, uint64_t hi,
+                  const cell *made)
+{
+    zinf_intervals *map = &c->maps[o->tier];
+    uint32_t i;
+
+    for (i = zinf_intervals_cut(map, lo, hi); i != ZINF_NO_INTERVAL;
+         i = zinf_intervals_next(map, i, hi)) {
+        const cell *x = cell_of(c, o->tier, i);
+        if (!ordered(c, o, x, true))
+            return false;
+        if (made->of && c->row && (x->value != o->value || x->rows != c->row || x->age != c->age ||
+                                   x->made_of != made->made_of || x->back != made->back))
+            return refuse(c, "C4", x->writer, o, "does not continue the tile before it");
     }
-    for (int t = ZINF_TIER_DEVICE; ok && t <= ZINF_TIER_NVME; t++) {
-        const zinf_operand o = {.tier = (uint8_t)t, .value = ZINF_NONE};
-        uint64_t need;
-        if (__builtin_add_overflow(plan->machine.arena_bytes[t], plan->machine.overhead_bytes[t],
-                                   &need) || need > plan->machine.capacity_bytes[t])
-            ok = refuse(c, "C1", ZINF_NONE, ZINF_NONE, &o, 0, plan->machine.arena_bytes[t],
-                        "arena and overhead exceed the tier's capacity");
+    i = zinf_intervals_merge(map, lo, hi);
+    if (i == ZINF_NO_INTERVAL)
+        return no_memory(c);
+    *cell_of(c, o->tier, i) = *made;
+    return true;
+}
+
+static bool write_operand(zinf_checker *c, uint32_t slot, bool adds)
+{
+    const zinf_operand *o = &c->o[slot];
+    const unsigned opcode = c->instr->opcode;
+    const char link = *c->links ? c->links[slot] : '.';
+    const uint64_t element = zinf_dtype_bytes(o->dtype), width = c->stack_rows[c->tensor];
+    const state role = role_of(c, o);
+    const cell *old = &c->seen[slot], *from = &c->seen[0];
+    uint64_t lo = here(c, o), hi = lo + o->bytes;
+    cell made = {.value = o->value, .writer = c->now, .age = c->age, .dtype = o->dtype,
+                 .made_of = c->made_of, .back = c->back};
+
+    if (link == 'S' && adds != (c->row > 0))
+        return refuse(c, "C4", 0, o, "must be begun by the first tile, and added to by the others");
+    if (link == 'M' && (lo < c->row * element || (o->rows > 1 && o->ld != width)))
+        return refuse(c, "C4", 0, o, "is not the columns that belong to the weight's rows");
+    if (link == 'M') { /* all columns of the matrix count as written */
+        lo -= c->row * element;
+        hi = lo + ((o->rows - 1) * o->ld + width) * element;
     }
-    free(all);
-    return ok;
+    if (link == 'M' || link == 'S') {
+        made.rows = c->row + c->n_rows;
+        made.of = width;
+    }
+    if (slot >= 4 && (opcode == ZINF_OP_CLASSIFIER || opcode == ZINF_OP_CLASSIFIER_BACKWARD)) {
+        made.made_of = from->made_of;
+        made.back = true;
+    }
+    made.origin = o->tier == ZINF_TIER_SCALAR ? 0 : adds ? old->origin : lo;
+    made.part = c->sharded && (opcode == ZINF_OP_LOSS || opcode == ZINF_OP_SUM_OF_SQUARES);
+    if (role == OPTIMIZER && !adds) /* INIT, IMPORT: master, m, v */
+        made.origin -= slot * c->plan->units[unit_of(c, o)].array_stride;
+    if (role == GRAD && !adds)
+        made.origin = grad_origin(c, o);
+    if (strchr("wbB", link)) {
+        if (made.origin != NO_ORIGIN && made.origin + 4 * c->at[slot] != lo)
+            return refuse(c, "C7", 0, o, "is not where the gradient of that parameter belongs");
+        made.origin = lo - 4 * c->at[slot];
+    }
+    if (opcode == ZINF_OP_ACCUMULATE || opcode == ZINF_OP_REDUCE_SCATTER ||
+        opcode == ZINF_OP_ALLREDUCE)
+        memcpy(made.sums, from->sums, sizeof made.sums);
+    else if ((role == GRAD && opcode != ZINF_OP_ZERO) || opcode == ZINF_OP_LOSS)
+        made.sums[opcode == ZINF_OP_EMBEDDING_BACKWARD]++;
+    for (int i = 0; i < 2; i++)
+        made.sums[i] += adds ? old->sums[i] : 0;
+    if (opcode == ZINF_OP_ALLGATHER) {
+        made.age = from->age; /* no newer than the shard */
+    } else if (o->value != ZINF_NONE) {
+        c->contents[o->value].age = c->age;
+        c->contents[o->value].batch |= opcode == ZINF_OP_BATCH;
+    }
+    if (role == PARAM_SHARD) /* what was gathered before is old now */
+        c->contents[c->plan->units[unit_of(c, o)].whole_param].age = c->age;
+    return claim(c, o, lo, hi, &made);
+}
+
+/* The destination takes over what the source holds, piece by piece. */
+static bool copy(zinf_checker *c)
+{
+    const zinf_operand *from = &c->o[0], *to = &c->o[1];
+    const uint64_t start = here(c, from), lo = here(c, to);
+    zinf_intervals *map = &c->maps[from->tier];
+    uint64_t at = lo;
+    uint32_t n = 0;
+
+    if (from->value != to->value)
+        return refuse(c, "C4", 0, to, "a copy does not change the value");
+    for (uint32_t i = zinf_intervals_cut(map, start, start + from->bytes); i != ZINF_NO_INTERVAL;
+         i = zinf_intervals_next(map, i, start + from->bytes), n++) {
+        if (n == c->cap_pieces) {
+            c->cap_pieces = 2 * n + 64;
+            cell *grown = realloc(c->pieces, c->cap_pieces * sizeof *grown);
+            if (!grown)
+                return no_memory(c);
+            c->pieces = grown;
+        }
+        cell *made = &c->pieces[n];
+        *made = *cell_of(c, from->tier, i);
+        if (made->value != from->value || made->rows != made->of)
+            made->value = ZINF_NONE;
+        made->rows = zinf_intervals_hi(map, i) - start; /* for now: where it ends */
+    }
+    for (uint32_t k = 0; k < n; k++) {
+        cell made = c->pieces[k];
+        const uint64_t hi = lo + made.rows;
+        memset(made.readers, 0, sizeof made.readers);
+        made.rows = made.of = 0;
+        made.writer = c->now;
+        if (made.origin != NO_ORIGIN && to->tier != ZINF_TIER_SCALAR)
+            made.origin += lo - start;
+        else if (role_of(c, to) == GRAD)
+            made.origin = grad_origin(c, to);
+        if (!claim(c, to, at, hi, &made))
+            return false;
+        at = hi;
+    }
+    return !map->failed || no_memory(c);
 }
 
 /* ---- running a program ---- */
 
-/* The segment of the program that holds an instruction, at or before `last`. */
-static uint32_t segment_of(const zinf_checker *c, uint32_t last, uint32_t instr)
+static bool run(zinf_checker *c, const zinf_segment *s, uint32_t first_visit)
 {
-    const zinf_segment *segments = &c->plan->segments[c->plan->programs[c->kind].first_segment];
-    uint32_t first = 0;
+    const zinf_instr *instr = &c->plan->instrs[c->index];
+    visit *v = &c->visits[++c->now];
 
-    if (instr >= segments[last].first_instr)
-        return last;
-    while (first < last) {
-        const uint32_t middle = first + (last - first + 1) / 2;
-        if (segments[middle].first_instr <= instr)
-            first = middle;
-        else
-            last = middle - 1;
-    }
-    return first;
-}
-
-static bool visit(zinf_checker *c, uint32_t segment, uint32_t number)
-{
-    const zinf_plan *plan = c->plan;
-    const zinf_segment *segments = &plan->segments[plan->programs[c->kind].first_segment];
-    const zinf_instr *instr = instr_of(c, c->index);
-    const zinf_operand *o = &plan->operands[instr->operand0];
-    const unsigned queue = instr->queue;
-
-    memset(c->now, 0, sizeof c->now);
-    if (c->before[queue])
-        memcpy(c->now, c->before[queue], sizeof c->now);
+    *v = c->visits[c->last[instr->queue]];
+    v->instr = c->index;
+    v->done[instr->queue] = c->now;
     for (uint32_t w = instr->wait0; w < instr->wait0 + instr->n_waits; w++) {
-        const zinf_wait *wait = &plan->waits[w];
-        uint32_t s = segment_of(c, segment, wait->instr);
-        if (s == segment && wait->distance > c->iteration)
-            continue;
-        const uint64_t iteration = s == segment ? c->iteration - wait->distance
-                                                : c->visits[s] - 1;
-        const uint32_t *clock = c->clocks[c->first_visit[s] + iteration * segments[s].n_instrs +
-                                          (wait->instr - segments[s].first_instr)];
+        const zinf_wait *wait = &c->plan->waits[w];
+        uint32_t on = c->latest[wait->instr];
+        if (wait->instr >= s->first_instr)
+            on = wait->distance > c->iteration ? 0
+                 : first_visit + (uint32_t)(c->iteration - wait->distance) * s->n_instrs +
+                       (wait->instr - s->first_instr);
         for (int q = 0; q < ZINF_N_QUEUES; q++)
-            c->now[q] = clock[q] > c->now[q] ? clock[q] : c->now[q];
+            v->done[q] = c->visits[on].done[q] > v->done[q] ? c->visits[on].done[q] : v->done[q];
     }
+    c->last[instr->queue] = c->latest[c->index] = c->now;
+    c->instr = instr;
+    c->o = &c->plan->operands[instr->operand0];
+    c->links = zinf_opcode_get(instr->opcode)->links;
+    c->tensor = 0;
     for (uint32_t k = 0; k < instr->n_operands; k++) {
-        const zinf_access access = access_of(instr, k);
-        if (o[k].bytes && access.reads && !read_operand(c, &o[k], access.writes))
+        const zinf_access access = zinf_operand_access(instr, k);
+        c->seen[k] = (cell){.value = ZINF_NONE, .made_of = OF_NOTHING};
+        c->at[k] = NO_ORIGIN;
+        if (c->o[k].bytes && access.reads && !read_operand(c, k, access.writes))
             return false;
-        if (o[k].bytes && access.reads &&
-            (instr->opcode < ZINF_OP_LOSS || instr->opcode == ZINF_OP_LOGITS) &&
-            c->contents[o[k].value].role == ROLE_PARAM)
-            c->tallies[c->contents[o[k].value].unit].uses |=
-                instr->opcode == ZINF_OP_EMBEDDING_FORWARD && k == 1 ? 1 : 2;
     }
-    if (!check_role(c))
+    c->made_of = c->seen[0].made_of;
+    c->back = c->seen[0].back;
+    if ((*c->links && !check_operator(c)) || !check_role(c) ||
+        (copies(instr->opcode) && !copy(c)))
         return false;
-    for (uint32_t k = 0; k < instr->n_operands; k++) {
-        const zinf_access access = access_of(instr, k);
-        if (!o[k].bytes || !access.writes)
-            continue;
-        if (is_copy(instr->opcode) ? !copy_contents(c, &o[0], &o[k])
-                                   : !write_operand(c, &o[k], k, access.reads))
+    for (uint32_t k = 0; k < instr->n_operands && !copies(instr->opcode); k++) {
+        const zinf_access access = zinf_operand_access(instr, k);
+        if (c->o[k].bytes && access.writes && !write_operand(c, k, access.reads))
             return false;
     }
-    memcpy(c->clocks[number], c->now, sizeof c->now);
-    c->clocks[number][queue] = c->next_clock[queue]++;
-    c->before[queue] = c->clocks[number];
-    for (int t = 0; t < ZINF_N_TIERS; t++)
-        if (c->maps[t].work > c->maps[t].most_work)
-            return refuse(c, "C3", c->index, ZINF_NONE, NULL, 0, 0,
-                          "accesses are in too many pieces to be proved");
-        else if (c->maps[t].failed)
-            return zinf_fail(c->err, ZINF_MACHINE, "out of memory while checking the plan"), false;
-    return true;
+    return c->work <= c->most_work ||
+           refuse(c, "C3", 0, NULL, "accesses are in too many pieces to be proved");
 }
 
-/* Regions as the program finds them. */
-static bool enter(zinf_checker *c, uint64_t most_work)
+/* Regions as every program finds them. */
+static bool enter(zinf_checker *c)
 {
-    const zinf_plan *plan = c->plan;
+    const cell nothing = {.value = ZINF_NONE, .made_of = OF_NOTHING};
 
-    for (uint32_t u = 0; u < plan->n_units; u++)
-        c->tallies[u] = (zinf_tally){.step_uses = c->tallies[u].step_uses};
-    memset(c->before, 0, sizeof c->before);
-    c->n_losses = c->visits_losses = c->clips = c->batches = 0;
-    c->generation = 0;
-    for (int q = 0; q < ZINF_N_QUEUES; q++)
-        c->next_clock[q] = 1;
-    for (uint32_t v = 0; v < plan->n_values; v++)
-        c->contents[v].generation = c->contents[v].batch = 0;
     for (int t = 0; t < ZINF_N_TIERS; t++)
-        if (!zinf_map_init(&c->maps[t], most_work))
-            return zinf_fail(c->err, ZINF_MACHINE, "out of memory while checking the plan"), false;
-    if (c->kind == ZINF_PROGRAM_INIT || c->kind == ZINF_PROGRAM_LOAD)
-        return true;
-    for (uint32_t u = 0; u < plan->n_units; u++) {
-        const zinf_region *regions[2] = {&plan->units[u].param, &plan->units[u].optimizer};
-        for (int i = 0; i < 2; i++) {
-            const zinf_region *r = regions[i];
-            const zinf_span span = {r->offset, r->offset + r->bytes, 0, 0};
-            const zinf_cell cell = {.value = r->value, .writer = ZINF_NONE,
-                                    .origin = (int64_t)r->offset,
-                                    .dtype = (uint8_t)(i ? ZINF_F32 : plan->job.precision)};
-            if (r->bytes == 0)
+        if (!zinf_intervals_init(&c->maps[t], sizeof nothing, &nothing))
+            return no_memory(c);
+    for (uint32_t v = 0; v < c->plan->n_values; v++)
+        c->contents[v].age = 0;
+    for (uint32_t u = 0; u < c->plan->n_units; u++) {
+        for (state role = PARAM; role <= OPTIMIZER; role++) {
+            const zinf_operand o = region(c, u, role);
+            const zinf_unit *unit = &c->plan->units[u];
+            const cell found = {.value = o.value, .origin = o.offset, .dtype = o.dtype,
+                                .made_of = OF_NOTHING};
+            const uint32_t values[2] = {o.value, role == PARAM  ? unit->whole_param
+                                                 : role == GRAD ? unit->whole_grad : o.value};
+            if (o.bytes == 0)
                 continue;
-            zinf_map_touch(&c->maps[r->tier], span);
-            zinf_map_write(&c->maps[r->tier], span, &cell);
+            for (int i = 0; i < 2; i++) {
+                content *v = values[i] == ZINF_NONE ? NULL : &c->contents[values[i]];
+                const state what = i ? role : stored(c, role);
+                if (!v || (v->role && (v->role != what || v->unit != u)))
+                    return refuse(c, "C4", 0, &o, "a unit's region has no value of its own");
+                v->role = what;
+                v->unit = u;
+            }
+            if (!claim(c, &o, o.offset, o.offset + o.bytes, &found))
+                return false;
         }
     }
     return true;
+}
+
+/* C8: the region holds `bytes` of the latest of its value, from byte `at`. */
+static bool holds(zinf_checker *c, uint32_t unit, state role, uint64_t at, uint64_t bytes)
+{
+    const bool fills = c->kind == ZINF_PROGRAM_INIT || c->kind == ZINF_PROGRAM_LOAD;
+    zinf_operand o = region(c, unit, role);
+    const uint64_t origin = o.offset, hi = origin + at + bytes;
+    zinf_intervals *map = &c->maps[o.tier];
+
+    if (o.bytes == 0 || (fills && !c->contents[o.value].on_entry))
+        return true;
+    for (uint32_t i = zinf_intervals_cut(map, origin + at, hi); i != ZINF_NO_INTERVAL;
+         i = zinf_intervals_next(map, i, hi)) {
+        const cell *x = cell_of(c, o.tier, i);
+        if (x->value != o.value || x->origin != origin || x->dtype != o.dtype ||
+            x->age != c->contents[o.value].age || (fills && !x->writer)) {
+            c->index = c->visits[x->writer].instr;
+            return refuse(c, "C8", 0, &o, "at the end a unit's region does not hold its state, or "
+                          "not the one produced last");
+        }
+    }
+    return !map->failed || no_memory(c);
+}
+
+static bool leave(zinf_checker *c, bool empty)
+{
+    const zinf_plan *plan = c->plan;
+    const bool trains = c->kind == ZINF_PROGRAM_STEP, samples = c->kind == ZINF_PROGRAM_SAMPLE;
+    const bool uses = samples || c->kind == ZINF_PROGRAM_EVAL;
+
+    c->index = ZINF_NONE;
+    for (uint32_t u = 0; u < plan->n_units; u++) {
+        const zinf_operand o = region(c, u, OPTIMIZER);
+        const uint64_t n = plan->units[u].shard_elems, stride = plan->units[u].array_stride;
+        if (!empty && c->kind != ZINF_PROGRAM_FLUSH && c->tallies[u].updates != !uses)
+            return refuse(c, "C7", 0, &o, "a unit is not updated or moved exactly once");
+        if (!holds(c, u, PARAM, 0, n * zinf_dtype_bytes(plan->job.precision)) ||
+            !holds(c, u, OPTIMIZER, 0, 4 * n) || !holds(c, u, OPTIMIZER, stride, 4 * n) ||
+            !holds(c, u, OPTIMIZER, 2 * stride, 4 * n))
+            return false;
+    }
+    if (!empty && (trains || uses) &&
+        (c->batches != 1 || (samples ? c->logits != plan->model.vocab : uses && c->losses != 1) ||
+         (trains && c->n_losses != plan->decisions.accumulation) ||
+         (!samples && !loss_is_whole(c))))
+        return refuse(c, "C7", 0, NULL, "it must draw one batch and have one loss (or logits) of "
+                      "each micro-batch, summed over all and over all ranks");
+    return true;
+}
+
+/* Iterations to look at: see above. */
+static uint64_t n_visits(const zinf_plan *plan, const zinf_segment *s)
+{
+    bool strides = false;
+
+    for (uint32_t i = s->first_instr; i < s->first_instr + s->n_instrs; i++)
+        for (uint32_t k = 0; k < plan->instrs[i].n_operands; k++)
+            strides |= plan->operands[plan->instrs[i].operand0 + k].stride &&
+                       zinf_operand_access(&plan->instrs[i], k).writes;
+    return strides || s->count < UNROLL ? s->count : UNROLL;
 }
 
 static bool check_program(zinf_checker *c, uint32_t kind)
 {
     const zinf_program *program = &c->plan->programs[kind];
     const zinf_segment *segments = &c->plan->segments[program->first_segment];
-    uint64_t total = 0, unrolled = 0;
-    uint32_t number = 0;
+    uint64_t total = 1, unrolled = 0;
 
     c->kind = kind;
-    free(c->clocks);
-    free(c->first_visit);
-    c->clocks = NULL;
-    c->first_visit = calloc(2 * (size_t)program->n_segments + 1, sizeof *c->first_visit);
-    c->visits = c->first_visit + program->n_segments;
-    if (!c->first_visit)
-        return zinf_fail(c->err, ZINF_MACHINE, "out of memory while checking the plan"), false;
+    c->work = c->age = c->n_losses = c->now = c->logits = c->losses = c->clips = c->batches = 0;
+    memset(c->last, 0, sizeof c->last);
+    memset(c->tallies, 0, c->plan->n_units * sizeof *c->tallies);
     for (uint32_t s = 0; s < program->n_segments; s++) {
-        c->first_visit[s] = (uint32_t)total;
-        uint64_t visits = n_visits(c, &segments[s]);
-        if (visits > UNROLL)
-            unrolled += visits * segments[s].n_instrs; /* at most 2^62 before it is refused */
+        const uint64_t visits = n_visits(c->plan, &segments[s]);
+        c->index = segments[s].first_instr;
+        total += visits * segments[s].n_instrs; /* less than 2^62 */
+        unrolled += visits > UNROLL ? visits * segments[s].n_instrs : 0;
         if (unrolled > MOST_VISITS)
-            return refuse(c, "C3", segments[s].first_instr, ZINF_NONE, NULL, 0, 0,
+            return refuse(c, "C3", 0, NULL,
                           "its loop writes with a stride and is too long to be proved");
-        c->visits[s] = (uint32_t)visits;
-        total += visits * segments[s].n_instrs;
     }
-    if (!enter(c, LEAST_WORK + EACH_WORK * (total + c->plan->n_units)))
-        return zinf_fail(c->err, ZINF_MACHINE, "out of memory while checking the plan"), false;
-    c->clocks = total > UINT32_MAX - 1 ? NULL : malloc((total + 1) * sizeof *c->clocks);
-    if (!c->clocks)
-        return zinf_fail(c->err, ZINF_MACHINE, "out of memory while checking the plan"), false;
+    visit *visits = total < UINT32_MAX ? realloc(c->visits, total * sizeof *visits) : NULL;
+    if (!visits)
+        return no_memory(c);
+    c->visits = visits;
+    c->index = ZINF_NONE;
+    c->most_work = LEAST_WORK + EACH_WORK * (total + c->plan->n_units);
+    if (!enter(c))
+        return false;
     for (uint32_t s = 0; s < program->n_segments; s++) {
+        const uint64_t n = n_visits(c->plan, &segments[s]);
+        const uint32_t first_visit = c->now + 1;
         c->count = segments[s].count;
-        for (c->iteration = 0; c->iteration < c->visits[s]; c->iteration++) {
-            c->generation += GENERATION;
-            c->losses_before = c->visits_losses;
+        c->exact = n == c->count;
+        for (c->iteration = 0; c->iteration < n; c->iteration++) {
+            c->age++;
             for (uint32_t i = 0; i < segments[s].n_instrs; i++) {
                 c->index = segments[s].first_instr + i;
-                if ((c->iteration == 0 && !check_instr(c, &segments[s])) ||
-                    !visit(c, s, number++))
+                if (!run(c, &segments[s], first_visit))
                     return false;
             }
         }
     }
-    c->iteration = 0;
-    c->count = 1;
-    return check_exit(c);
+    return leave(c, program->n_segments == 0);
 }
 
 zinf_status zinf_plan_check(const zinf_plan *plan, zinf_error *err)
@@ -379,22 +868,38 @@ zinf_status zinf_plan_check(const zinf_plan *plan, zinf_error *err)
     static const zinf_program_kind order[ZINF_N_PROGRAMS] = {
         ZINF_PROGRAM_STEP, ZINF_PROGRAM_FLUSH, ZINF_PROGRAM_EVAL, ZINF_PROGRAM_SAMPLE,
         ZINF_PROGRAM_SAVE, ZINF_PROGRAM_INIT, ZINF_PROGRAM_LOAD};
-    zinf_checker c = {.plan = plan, .err = err, .count = 1};
+    zinf_checker c = {.plan = plan, .err = err, .sharded = plan->decisions.ranks > 1};
 
-    c.contents = calloc((size_t)plan->n_values + 1, sizeof *c.contents);
-    c.tallies = calloc((size_t)plan->n_units + 1, sizeof *c.tallies);
-    bool ok = c.contents && c.tallies;
-    if (!ok)
-        zinf_fail(err, ZINF_MACHINE, "out of memory while checking the plan");
-    ok = ok && check_regions(&c);
+    if (zinf_plan_validate(plan, err))
+        return err->status;
+    const struct {
+        void *array;
+        size_t n, size;
+    } arrays[] = {
+#define ARRAY(field, n) {&c.field, (n) + (size_t)1, sizeof *c.field}
+        ARRAY(contents, plan->n_values), ARRAY(tallies, plan->n_units),
+        ARRAY(uses, 2 * (size_t)plan->n_tensors), ARRAY(stack, plan->n_tensors),
+        ARRAY(stack_rows, plan->n_tensors), ARRAY(branches, plan->n_tensors),
+        ARRAY(latest, plan->n_instrs), ARRAY(visits, 0), ARRAY(pieces, 0)};
+    enum { N_ARRAYS = sizeof arrays / sizeof *arrays };
+    bool ok = true;
+    for (int i = 0; i < N_ARRAYS; i++)
+        ok = (*(void **)arrays[i].array = calloc(arrays[i].n, arrays[i].size)) && ok;
+    if (ok)
+        c.visits[0].instr = ZINF_NONE;
+    else
+        no_memory(&c);
+    for (uint32_t t = 0; ok && t < plan->n_tensors; t++) {
+        c.stack[t] = plan->tensors[t].stack_row ? c.stack[t - 1] : t;
+        c.stack_rows[c.stack[t]] = plan->tensors[t].stack_row + plan->tensors[t].rows;
+        c.uses[t].x = c.uses[t + plan->n_tensors].x = UNKNOWN;
+        c.branches[t] = OF_NOTHING;
+    }
     for (int k = 0; ok && k < ZINF_N_PROGRAMS; k++)
         ok = check_program(&c, order[k]);
     for (int t = 0; t < ZINF_N_TIERS; t++)
-        zinf_map_free(&c.maps[t]);
-    free(c.contents);
-    free(c.tallies);
-    free(c.pieces);
-    free(c.clocks);
-    free(c.first_visit);
+        zinf_intervals_free(&c.maps[t]);
+    for (int i = 0; i < N_ARRAYS; i++)
+        free(*(void **)arrays[i].array);
     return ok ? ZINF_OK : err->status;
 }

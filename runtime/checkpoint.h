@@ -5,6 +5,9 @@
  * one. Written under a temporary name, fsynced, renamed, directory fsynced; `latest` is renamed
  * last, so a kill at any instant leaves the previous checkpoint loadable. After commit older
  * checkpoints beyond the last two are removed.
+ *
+ * Several ranks write one checkpoint together, each the elements it has, into files that rank 0
+ * made: DIR is on a filesystem that all of them see.
  */
 #ifndef ZINF_RUNTIME_CHECKPOINT_H
 #define ZINF_RUNTIME_CHECKPOINT_H
@@ -17,7 +20,7 @@
 /* What a resumed run needs beside the tensors. */
 typedef struct zinf_progress {
     uint64_t step;          /* optimizer steps done */
-    uint64_t data_position; /* sequences taken by each rank */
+    uint64_t data_position; /* sequences taken by all ranks together */
     uint64_t seed;
     double loss_scale;      /* 1 unless fp16 */
     uint64_t plan_hash;     /* of the plan that wrote it; informative */
@@ -34,13 +37,22 @@ typedef struct zinf_checkpoint_reader zinf_checkpoint_reader;
 zinf_status zinf_checkpoint_create(const char *directory, const zinf_plan *plan,
                                    const zinf_progress *progress,
                                    zinf_checkpoint_writer **ret_writer, zinf_error *err);
+/* Another rank's, between rank 0's create and commit: the same arguments, the same files. */
+zinf_status zinf_checkpoint_join(const char *directory, const zinf_plan *plan,
+                                 const zinf_progress *progress,
+                                 zinf_checkpoint_writer **ret_writer, zinf_error *err);
 /* Elements [first, first + n) of the tensor, row major. Any order; each element once. */
 zinf_status zinf_checkpoint_put(zinf_checkpoint_writer *writer, uint32_t tensor,
                                 zinf_state_array array, uint64_t first, uint64_t n,
                                 const float *values, zinf_error *err);
+/* What was put is on the disk. Each rank calls it before rank 0 commits. */
+zinf_status zinf_checkpoint_sync(const zinf_checkpoint_writer *writer, zinf_error *err);
+/* Checksums and counts of what was put; rank 0 commits with the sums of all ranks' in it. */
+uint64_t *zinf_checkpoint_totals(zinf_checkpoint_writer *writer, uint32_t *ret_n);
 /* Checks that every element was put, syncs, renames. The writer is freed, also on failure. */
 zinf_status zinf_checkpoint_commit(zinf_checkpoint_writer *writer, zinf_error *err);
-void zinf_checkpoint_abandon(zinf_checkpoint_writer *writer); /* removes the temporary; NULL ok */
+/* Removes the temporary, unless this writer has joined; NULL ok. */
+void zinf_checkpoint_abandon(zinf_checkpoint_writer *writer);
 
 /* A run's claim on the directory it saves in, from before its first step to its end. */
 typedef struct zinf_checkpoint_place zinf_checkpoint_place;
@@ -60,9 +72,9 @@ void zinf_checkpoint_release(zinf_checkpoint_place *place); /* accepts NULL */
 
 /* Opens the checkpoint that DIR/latest names (or DIR itself if it holds a manifest). Checks the
  * manifest, each file's size and checksum, and that tensors and model equal the plan's (which
- * must outlive the reader). */
-zinf_status zinf_checkpoint_open(const char *directory, const zinf_plan *plan,
-                                 zinf_checkpoint_reader **ret_reader,
+ * must outlive the reader). Of several ranks each checks its share of the tensors. */
+zinf_status zinf_checkpoint_open(const char *directory, const zinf_plan *plan, uint32_t rank,
+                                 uint32_t n_ranks, zinf_checkpoint_reader **ret_reader,
                                  zinf_progress *ret_progress, zinf_error *err);
 zinf_status zinf_checkpoint_get(zinf_checkpoint_reader *reader, uint32_t tensor,
                                 zinf_state_array array, uint64_t first, uint64_t n,

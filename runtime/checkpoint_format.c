@@ -61,14 +61,33 @@ zinf_status zinf_checkpoint_layout(const zinf_plan *plan, uint64_t *ret_offsets,
     return ZINF_OK;
 }
 
+void zinf_json_add(json_object *object, const char *key, json_object *value)
+{
+    if (!object || json_object_object_add(object, key, value))
+        json_object_put(value);
+}
+
+void zinf_json_append(json_object *array, json_object *value)
+{
+    if (!array || json_object_array_add(array, value))
+        json_object_put(value);
+}
+
 json_object *zinf_tensor_shape(const zinf_tensor *tensor)
 {
     json_object *shape = json_object_new_array();
 
-    json_object_array_add(shape, json_object_new_uint64(tensor->rows));
+    zinf_json_append(shape, json_object_new_uint64(tensor->rows));
     if (tensor->n_dims != 1)
-        json_object_array_add(shape, json_object_new_uint64(tensor->cols));
-    return shape;
+        zinf_json_append(shape, json_object_new_uint64(tensor->cols));
+    size_t n = shape ? json_object_array_length(shape) : 0;
+    for (size_t i = 0; i < n; i++)
+        if (!json_object_array_get_idx(shape, i))
+            n = 0;
+    if (n == tensor->n_dims)
+        return shape;
+    json_object_put(shape);
+    return NULL;
 }
 
 uint64_t zinf_state_fault(zinf_state_array array, const float *values, uint64_t n)

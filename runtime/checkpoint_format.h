@@ -3,9 +3,10 @@
  *
  * manifest.json, in this order: format, version, step, data_position, seed, loss_scale, plan_hash,
  * model {}, files {name: {bytes, header}}, tensors [{name, shape, master, m, v}], checksum.
- * Every checksum is xxh64 with seed 0 as 16 hex digits: `header` of a file's bytes before its
- * data, `master`, `m`, `v` of that array of the tensor, `checksum` of all of the manifest before
- * its own digits. Together they cover every byte of the four files.
+ * Every checksum is 16 hex digits: `master`, `m`, `v` are that array's element_sum.h, which ranks
+ * can add up; the others are xxh64 with seed 0, `header` of a file's bytes before its data,
+ * `checksum` of all of the manifest before its own digits. Together they cover every byte of the
+ * four files.
  */
 #ifndef ZINF_RUNTIME_CHECKPOINT_FORMAT_H
 #define ZINF_RUNTIME_CHECKPOINT_FORMAT_H
@@ -23,7 +24,7 @@
 
 #define ZINF_CHECKPOINT_FORMAT "zinf checkpoint"
 enum {
-    ZINF_CHECKPOINT_VERSION = 2,
+    ZINF_CHECKPOINT_VERSION = 3,
     ZINF_SUM_DIGITS = 16,
     ZINF_CHUNK_BYTES = 1 << 18 /* of what is read for a checksum at once */
 };
@@ -52,7 +53,12 @@ uint64_t zinf_tensor_elems(const zinf_tensor *tensor); /* checked by zinf_checkp
  * the last one the bytes of all. Refuses sizes beyond 63 bits. */
 zinf_status zinf_checkpoint_layout(const zinf_plan *plan, uint64_t *ret_offsets, zinf_error *err);
 
-json_object *zinf_tensor_shape(const zinf_tensor *tensor);
+/* json-c ends the process when it is given what it could not allocate. These bear a NULL, so that
+ * a text can be put together and `errno == ENOMEM` be asked once, at its end (0 before). */
+void zinf_json_add(json_object *object, const char *key, json_object *value);
+void zinf_json_append(json_object *array, json_object *value);
+
+json_object *zinf_tensor_shape(const zinf_tensor *tensor); /* NULL: out of memory */
 
 void zinf_sum_text(uint64_t sum, char ret_text[ZINF_SUM_DIGITS + 1]);
 

@@ -24,23 +24,31 @@ struct zinf_checkpoint_place {
 };
 
 /* How many checkpoints are there, and the last one's step. */
-static uint64_t count(const zinf_checkpoint_place *p, uint64_t *ret_last)
+static zinf_status count(const zinf_checkpoint_place *p, uint64_t *ret_n, uint64_t *ret_last,
+                         zinf_error *err)
 {
     const int fd = openat(p->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *d = fd < 0 ? NULL : fdopendir(fd);
-    uint64_t n = 0, step;
+    uint64_t n = 0, last = 0, step;
 
-    if (!d && fd >= 0)
-        close(fd);
-    *ret_last = 0;
-    for (struct dirent *entry; d && (entry = readdir(d));)
+    errno = d ? 0 : errno;
+    for (struct dirent *entry; d && !errno && (entry = readdir(d));) {
         if (zinf_checkpoint_is_step(p->dir_fd, entry->d_name, &step)) {
-            *ret_last = step > *ret_last ? step : *ret_last;
+            last = step > last ? step : last;
             n++;
         }
+        errno = errno == ENOMEM ? ENOMEM : 0; /* of looking into a directory; else it is not ours */
+    }
+    if (errno)
+        zinf_fail(err, ZINF_MACHINE, "checkpoint: reading directory \"%s\": %s", p->directory,
+                  strerror(errno));
     if (d)
         closedir(d);
-    return n;
+    else if (fd >= 0)
+        close(fd);
+    *ret_n = n;
+    *ret_last = last;
+    return err->status;
 }
 
 /* Is `resumed` the directory itself, or one in it? */
@@ -63,7 +71,7 @@ zinf_status zinf_checkpoint_claim(const char *directory, const char *resumed,
                                   zinf_checkpoint_place **ret_place, zinf_error *err)
 {
     zinf_checkpoint_place *p = calloc(1, sizeof *p);
-    uint64_t last;
+    uint64_t n, last;
 
     if (!p)
         return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
@@ -72,7 +80,7 @@ zinf_status zinf_checkpoint_claim(const char *directory, const char *resumed,
         zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
     else if (!zinf_checkpoint_directory(directory, &p->dir_fd, err) &&
              !zinf_lock_file_take(p->dir_fd, LOCK, "checkpoint", directory, &p->lock_fd, err) &&
-             count(p, &last) && !(resumed && is_here(p, resumed)))
+             !count(p, &n, &last, err) && n && !(resumed && is_here(p, resumed)))
         zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"%s\" holds checkpoints of another training, "
                   "the last of step %" PRIu64 "; go on from it by --resume \"%s\", or give this "
                   "training a directory of its own", directory, last, directory);
@@ -106,9 +114,11 @@ zinf_status zinf_checkpoint_reserve(zinf_checkpoint_place *p, const zinf_plan *p
                                     const zinf_progress *progress, uint64_t n_saves,
                                     zinf_error *err)
 {
-    uint64_t last, left, there = count(p, &last);
+    uint64_t last, left, there;
     struct statvfs fs;
 
+    if (count(p, &there, &last, err))
+        return err->status;
     there = there < KEPT ? there : KEPT;
     const uint64_t most = n_saves < KEPT + 1 - there ? n_saves : KEPT + 1 - there;
     if (zinf_checkpoint_keep_space(p->directory, plan, progress, err))

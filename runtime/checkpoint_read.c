@@ -14,9 +14,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
 
+#include "runtime/element_sum.h"
 #include "runtime/json.h"
 #include "runtime/safetensors.h"
 
@@ -29,6 +29,7 @@ static uint64_t max_json_bytes(const zinf_plan *plan)
 struct zinf_checkpoint_reader {
     const zinf_plan *plan;
     char *directory; /* the checkpoint's own */
+    uint32_t rank, n_ranks;
     int dir_fd, fds[ZINF_N_STATES];
     uint64_t *at[ZINF_N_STATES]; /* [n_tensors]: byte offset in its file */
 };
@@ -247,6 +248,8 @@ static zinf_status check_tensors(const zinf_checkpoint_reader *r, json_object *m
         if (!shape)
             return err->status;
         expected = zinf_tensor_shape(t);
+        if (!expected)
+            return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
         if (!json_object_equal(shape, expected))
             refuse(r, err, "%s has shape %.100s, expected %s: another model", where,
                    json_object_to_json_string_ext(shape, JSON_C_TO_STRING_PLAIN),
@@ -313,8 +316,11 @@ static zinf_status read_manifest(const zinf_checkpoint_reader *r, json_object **
 
     if (open_file(r, ZINF_MANIFEST_NAME, &fd, &n, err))
         return err->status;
-    char *text = n <= max_json_bytes(r->plan) ? malloc(n + 1) : NULL;
-    if (!text)
+    const bool small = n <= max_json_bytes(r->plan);
+    char *text = small ? malloc(n + 1) : NULL;
+    if (small && !text)
+        zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
+    else if (!small)
         refuse(r, err, "\"%s\" of %" PRIu64 " bytes is too large", ZINF_MANIFEST_NAME, n);
     else if (!zinf_read_all(fd, text, n, 0, r->directory, ZINF_MANIFEST_NAME, err)) {
         text[n] = 0;
@@ -383,30 +389,30 @@ static zinf_status read_header(zinf_checkpoint_reader *r, unsigned array, uint64
 }
 
 static zinf_status check_data(const zinf_checkpoint_reader *r, unsigned array,
-                              json_object *tensors, void *chunk, zinf_error *err)
+                              json_object *tensors, float *chunk, zinf_error *err)
 {
     const char *name = zinf_state_names[array], *file = zinf_state_files[array];
 
     for (uint32_t i = 0; i < r->plan->n_tensors; i++) {
         const uint64_t bytes = zinf_tensor_elems(&r->plan->tensors[i]) * sizeof(float);
         const char *tensor = r->plan->tensors[i].name;
-        uint64_t expected, done = 0, fault = 0;
-        XXH64_state_t sum;
+        uint64_t expected, done = 0, fault = 0, sum = 0;
+        if (i % r->n_ranks != r->rank)
+            continue;
         if (get_sum(r, json_object_array_get_idx(tensors, i), name, tensor, &expected, err))
             return err->status;
-        XXH64_reset(&sum, 0);
         while (done < bytes) {
             const uint64_t left = bytes - done;
             const uint64_t n = left < ZINF_CHUNK_BYTES ? left : ZINF_CHUNK_BYTES;
             if (zinf_read_all(r->fds[array], chunk, n, r->at[array][i] + done, r->directory, file,
                               err))
                 return err->status;
-            XXH64_update(&sum, chunk, n);
+            sum += zinf_element_sum(done / sizeof(float), n / sizeof(float), chunk);
             if (fault == done / sizeof(float)) /* none so far */
-                fault += zinf_state_fault(array, (const float *)chunk, n / sizeof(float));
+                fault += zinf_state_fault(array, chunk, n / sizeof(float));
             done += n;
         }
-        if (XXH64_digest(&sum) != expected)
+        if (sum != expected)
             return refuse(r, err, "tensor \"%s\" in \"%s\" (%" PRIu64 " bytes at offset %" PRIu64
                           ") does not match its checksum: it is damaged; resume from another "
                           "checkpoint", tensor, file, bytes, r->at[array][i]);
@@ -419,7 +425,7 @@ static zinf_status check_data(const zinf_checkpoint_reader *r, unsigned array,
 }
 
 static zinf_status check_file(zinf_checkpoint_reader *r, unsigned array, json_object *files,
-                              json_object *tensors, char *chunk, zinf_error *err)
+                              json_object *tensors, float *chunk, zinf_error *err)
 {
     const char *name = zinf_state_files[array];
     json_object *entry = member(r, files, name, json_type_object, "\"files\"", err);
@@ -437,19 +443,21 @@ static zinf_status check_file(zinf_checkpoint_reader *r, unsigned array, json_ob
     return check_data(r, array, tensors, chunk, err);
 }
 
-zinf_status zinf_checkpoint_open(const char *directory, const zinf_plan *plan,
-                                 zinf_checkpoint_reader **ret_reader,
+zinf_status zinf_checkpoint_open(const char *directory, const zinf_plan *plan, uint32_t rank,
+                                 uint32_t n_ranks, zinf_checkpoint_reader **ret_reader,
                                  zinf_progress *ret_progress, zinf_error *err)
 {
     zinf_checkpoint_reader *r = calloc(1, sizeof *r);
     json_object *manifest = NULL, *tensors = NULL, *files;
     zinf_progress progress = {0};
-    char *chunk = malloc(ZINF_CHUNK_BYTES);
+    float *chunk = malloc(ZINF_CHUNK_BYTES);
     uint64_t *offsets = calloc((size_t)plan->n_tensors + 1, sizeof *offsets);
 
     if (!r)
         goto no_memory;
     r->plan = plan;
+    r->rank = rank;
+    r->n_ranks = n_ranks;
     r->dir_fd = -1;
     for (unsigned a = 0; a < ZINF_N_STATES; a++)
         r->fds[a] = -1;

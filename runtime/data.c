@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 enum {
     LLMC_HEADER_BYTES = 1024, /* 256 int32 */
@@ -150,13 +151,13 @@ zinf_status zinf_data_batch(zinf_data *d, uint64_t position, uint64_t n, uint32_
 
     if (rank >= ranks)
         return zinf_fail(err, ZINF_WRONG_RESULT, "data: rank %" PRIu32 " of %" PRIu32, rank, ranks);
-    if (__builtin_add_overflow(position, n, &last) || __builtin_mul_overflow(last, ranks, &last))
-        return zinf_fail(err, ZINF_BAD_INPUT, "data: position %" PRIu64 " times %" PRIu32
-                         " ranks exceeds 64 bits", position, ranks);
+    if (__builtin_mul_overflow(n, ranks, &last) || __builtin_add_overflow(position, last, &last))
+        return zinf_fail(err, ZINF_BAD_INPUT, "data: position %" PRIu64 " and a batch of %"
+                         PRIu32 " ranks exceed 64 bits", position, ranks);
     if (check_size(d, err))
         return err->status;
     for (uint64_t i = 0; i < n; i++) {
-        const uint64_t global = (position + i) * ranks + rank;
+        const uint64_t global = position + i * ranks + rank;
         const uint64_t epoch = global / d->n_sequences, index = global % d->n_sequences;
         const uint64_t s = d->shuffle ? permute(d, epoch, index) : index;
         if (read_row(d, s * d->sequence, d->sequence + 1, ret_tokens + i * (d->sequence + 1), err))
@@ -315,6 +316,18 @@ void zinf_data_close(zinf_data *d)
         close(d->fd);
     free(d->path);
     free(d);
+}
+
+zinf_status zinf_data_identity(const zinf_data *d, uint64_t *ret_identity, zinf_error *err)
+{
+    unsigned char bytes[8192];
+    const uint64_t most = sizeof bytes / 2;
+    const uint64_t n = d->file_bytes < most ? d->file_bytes : most;
+
+    if (read_at(d, bytes, n, 0, err) || read_at(d, bytes + n, n, d->file_bytes - n, err))
+        return err->status;
+    *ret_identity = XXH64(bytes, 2 * n, d->file_bytes);
+    return ZINF_OK;
 }
 
 uint64_t zinf_data_n_sequences(const zinf_data *d)

@@ -26,9 +26,14 @@ uint64_t zinf_data_n_sequences(const zinf_data *data);      /* per epoch, >= 1 *
 uint64_t zinf_data_n_tokens(const zinf_data *data);
 const char *zinf_data_format(const zinf_data *data);        /* "llm.c", "nanoGPT", "bytes" */
 
-/* tokens[n][T + 1] for sequences position .. position + n - 1 of this rank:
- * global index (position + i) * ranks + rank. Reads by pread, not mmap: a file that shrank since
- * open is an error at any moment, never a signal, and its pages are not this process's memory. */
+/* A number that two files share only if they are the same: of their size, and what they begin and
+ * end with. */
+zinf_status zinf_data_identity(const zinf_data *data, uint64_t *ret_identity, zinf_error *err);
+
+/* tokens[n][T + 1] for this rank's n of the ranks * n sequences from `position` on (what all ranks
+ * have taken before): the i-th is position + i * ranks + rank. Reads by pread, not mmap: a file
+ * that shrank since open is an error at any moment, never a signal, and its pages are not this
+ * process's memory. */
 zinf_status zinf_data_batch(zinf_data *data, uint64_t position, uint64_t n, uint32_t rank,
                             uint32_t ranks, int32_t *ret_tokens, zinf_error *err);
 

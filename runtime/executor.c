@@ -101,6 +101,7 @@ void zinf_executor_fail(zinf_executor *executor, const zinf_op *op, const zinf_e
     }
     atomic_store(&executor->failed, true);
     pthread_mutex_unlock(&executor->mutex);
+    executor->collective->cancel(executor->collective, executor->error.text);
     for (int q = 0; q < ZINF_N_QUEUES; q++)
         wake(&executor->lanes[q]);
 }

@@ -420,7 +420,7 @@ static zinf_status write_text(const zinf_hf_writer *w, const char *name, json_ob
 
     if (fd < 0)
         return fail_on(w, "creating", name, err);
-    if (!text)
+    if (!text || errno == ENOMEM)
         zinf_fail(err, ZINF_MACHINE, "export: out of memory");
     else if (!zinf_write_all(fd, text, strlen(text), 0, w->temporary, name, err) &&
              !zinf_write_all(fd, "\n", 1, strlen(text), w->temporary, name, err) && fsync(fd))
@@ -438,11 +438,11 @@ static zinf_status write_index(const zinf_hf_writer *w, zinf_error *err)
 
     for (uint32_t i = 0; i < w->n_shards; i++)
         total += w->shards[i].bytes;
-    json_object_object_add(metadata, "total_size", json_object_new_uint64(total));
-    json_object_object_add(index, "metadata", metadata);
-    json_object_object_add(index, "weight_map", map);
+    zinf_json_add(metadata, "total_size", json_object_new_uint64(total));
+    zinf_json_add(index, "metadata", metadata);
+    zinf_json_add(index, "weight_map", map);
     for (uint32_t i = 0; i < w->plan->n_tensors; i++)
-        json_object_object_add(map, w->plan->tensors[i].name,
+        zinf_json_add(map, w->plan->tensors[i].name,
                                json_object_new_string(w->shards[w->file_of[i]].name));
     write_text(w, ZINF_HF_INDEX, index, err);
     json_object_put(index);
@@ -451,12 +451,12 @@ static zinf_status write_index(const zinf_hf_writer *w, zinf_error *err)
 
 static void add_text(json_object *o, const char *key, const char *text)
 {
-    json_object_object_add(o, key, json_object_new_string(text));
+    zinf_json_add(o, key, json_object_new_string(text));
 }
 
 static void add_count(json_object *o, const char *key, uint64_t value)
 {
-    json_object_object_add(o, key, json_object_new_uint64(value));
+    zinf_json_add(o, key, json_object_new_uint64(value));
 }
 
 static void add_real(json_object *o, const char *key, double value)
@@ -470,12 +470,12 @@ static void add_real(json_object *o, const char *key, double value)
     }
     if (!strpbrk(text, ".e"))
         strcat(text, ".0");
-    json_object_object_add(o, key, json_object_new_double_s(value, text));
+    zinf_json_add(o, key, json_object_new_double_s(value, text));
 }
 
 static void add_flag(json_object *o, const char *key, bool value)
 {
-    json_object_object_add(o, key, json_object_new_boolean(value));
+    zinf_json_add(o, key, json_object_new_boolean(value));
 }
 
 /* What transformers needs to build the plan's model. */
@@ -485,10 +485,10 @@ static json_object *make_config(const zinf_model_info *m)
     const char *type = gpt2 ? "gpt2" : m->qkv_bias ? "qwen2" : "llama";
     json_object *c = json_object_new_object(), *names = json_object_new_array();
 
-    json_object_array_add(names, json_object_new_string(gpt2 ? "GPT2LMHeadModel"
+    zinf_json_append(names, json_object_new_string(gpt2 ? "GPT2LMHeadModel"
                                                         : m->qkv_bias ? "Qwen2ForCausalLM"
                                                                       : "LlamaForCausalLM"));
-    json_object_object_add(c, "architectures", names);
+    zinf_json_add(c, "architectures", names);
     add_text(c, "model_type", type);
     add_count(c, "vocab_size", m->vocab);
     add_flag(c, "tie_word_embeddings", m->tied_embeddings);
@@ -522,7 +522,7 @@ static json_object *make_config(const zinf_model_info *m)
         add_real(scaling, "low_freq_factor", m->rope_low_freq_factor);
         add_real(scaling, "high_freq_factor", m->rope_high_freq_factor);
         add_count(scaling, "original_max_position_embeddings", m->rope_original_context);
-        json_object_object_add(c, "rope_scaling", scaling);
+        zinf_json_add(c, "rope_scaling", scaling);
     }
     if (m->qkv_bias)
         add_flag(c, "use_sliding_window", false);

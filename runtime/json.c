@@ -4,6 +4,7 @@
  */
 #include "runtime/json.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -132,11 +133,17 @@ zinf_status zinf_json_parse(const char *what, const char *text, size_t n, int de
                          "which has no place there", what, stray, (unsigned char)text[stray]);
     }
     json_tokener_set_flags(tokener, JSON_TOKENER_STRICT | JSON_TOKENER_VALIDATE_UTF8);
+    errno = 0; /* json-c says of a failed allocation that the text is bad */
     json_object *object = json_tokener_parse_ex(tokener, text, (int)n);
     const enum json_tokener_error error = json_tokener_get_error(tokener);
     const size_t end = json_tokener_get_parse_end(tokener);
+    const bool no_memory = errno == ENOMEM;
     json_tokener_free(tokener);
 
+    if (no_memory) {
+        json_object_put(object);
+        return zinf_fail(err, ZINF_MACHINE, "%s: out of memory", what);
+    }
     const bool all = object && end + strspn(text + end, " \t\r\n") == n;
     if (error != json_tokener_success || !all || !json_object_is_type(object, json_type_object)) {
         json_object_put(object);

@@ -61,6 +61,7 @@ static void wait_briefly(char **argv)
 
 int main(int argc, char **argv)
 {
+    const zinf_launch launch = zinf_ranks_launch();
     zinf_run_options options;
     zinf_error err = {0};
 
@@ -77,9 +78,12 @@ int main(int argc, char **argv)
         sigaction(SIGTERM, &action, NULL);
         signal(SIGPIPE, SIG_IGN);
         signal(SIGXFSZ, SIG_IGN); /* a file too large is an error like others: EFBIG */
-        zinf_run(&options, &stop, &err);
+        zinf_ranks ranks = zinf_ranks_self();
+        if (launch.n_ranks == 1 || zinf_ranks_join(&launch, &ranks, &err) == ZINF_OK)
+            zinf_run(&options, &ranks, &stop, &err);
+        zinf_ranks_leave(&ranks, &err);
     }
-    if (err.status)
+    if (err.status && launch.rank == 0)
         fprintf(stderr, "zinf-run: %s\n", err.text);
     return (int)err.status;
 }

@@ -21,7 +21,7 @@ const char *zinf_linear_name(unsigned linear) { return LOOKUP(linears, linear); 
 const zinf_opcode_info *zinf_opcode_get(unsigned opcode)
 {
     static const zinf_opcode_info table[ZINF_N_OPCODES] = {
-#define X(name, text, queue_letters, access) {text, queue_letters, access},
+#define X(name, text, queue_letters, access, links) {text, queue_letters, access, links},
         ZINF_OPCODES(X)
 #undef X
     };
@@ -31,8 +31,11 @@ const zinf_opcode_info *zinf_opcode_get(unsigned opcode)
 zinf_access zinf_operand_access(const zinf_instr *instr, unsigned slot)
 {
     const char letter = zinf_opcode_get(instr->opcode)->access[slot];
-    const bool accumulates = instr->flags & ZINF_FLAG_ACCUMULATE;
+    bool accumulates = instr->flags & ZINF_FLAG_ACCUMULATE;
 
+    if (letter == 'a' && slot >= 4 && (instr->opcode == ZINF_OP_CLASSIFIER ||
+                                       instr->opcode == ZINF_OP_CLASSIFIER_BACKWARD))
+        accumulates = instr->attr[3] >> (slot - 4) & 1;
     switch (letter | 0x20) {
     case 'r':
         return (zinf_access){true, false, letter == 'R'};

@@ -1,11 +1,19 @@
 /* runtime/opcodes.h - the instruction table: what each opcode reads, writes and means.
  *
- * X(NAME, "name", queues, "access of each operand slot")
+ * X(NAME, "name", queues, "access of each operand slot", "links of each slot")
  *   queues: letters of the queues it may run on: C compute, G collective, U upload, D download,
  *           R read, W write, P update.
  *   access: one letter per slot. r reads, w writes, x reads and writes, a writes, and with
  *           ZINF_FLAG_ACCUMULATE reads too, s scratch (written, then worthless). An upper-case
  *           letter marks a slot that may be absent (bytes 0).
+ *   links: "" or one letter per slot of an operator. One that applies a weight works on a tile,
+ *           rows [row, row + n) of a stack of tensors; tiles come in order. W the weight or its
+ *           gradient, A the same where attr0 is row, X what it is applied to, B a bias along its
+ *           rows, P another parameter from row 0, N made with the same weight, M columns
+ *           [row, row + n) of a result, S a result summed over all tiles, R a residual (columns), D
+ *           the gradient of the result, C its columns, w and b the gradients of W and of P or B.
+ *           One without: F what it is a function of, G a result, D a result's gradient. In the
+ *           backward of a norm R is a gradient.
  *
  * Operands, in slot order, and attributes (attr[0..3]). N = micro_batch * sequence tokens,
  * act = the plan's precision. A matrix operand may be a column range (ld > cols).
@@ -63,10 +71,15 @@
  *                     r scalars F64 [1][3] as CLIP wrote; attr0 1 if weight decay applies.
  *                     If skip != 0 master, m and v stay as they are.
  * UPLOAD, DOWNLOAD, READ, WRITE, COPY   r src, w dst: contiguous, equal bytes, one value
- * ALLGATHER, REDUCE_SCATTER, ALLREDUCE, BROADCAST   r send, w recv; attr0 root
+ * ALLGATHER           r shard [1][n], w whole [1][ranks * n], any element
+ * REDUCE_SCATTER      r whole F32 [1][ranks * n], w shard F32 [1][n]: the sum over ranks, in an
+ *                     order that depends on the shard and the number of ranks only
+ * ALLREDUCE           r send F64 scalars, w recv: the sum in order of ranks; may be in place
+ * BROADCAST           r send, w recv; attr0 root
  * BATCH               w tokens I32 [A*B][T+1] for the whole step (A accumulation steps); the
  *                     runtime's data position advances
- * INIT, IMPORT        w master, w m, w v F32 [1][n]: fresh values / from the checkpoint (unit)
+ * INIT, IMPORT        w master, w m, w v F32 [1][n]: fresh values / from the checkpoint (unit);
+ *                     n is the unit's shard, its padding zero
  * EXPORT              r master, r m, r v F32 [1][n]: into the checkpoint (unit)
  * ZERO                w dst
  */
@@ -76,57 +89,57 @@
 #include "runtime/plan.h"
 
 #define ZINF_OPCODES(X)                                                                          \
-    X(EMBEDDING_FORWARD, "embedding_forward", "C", "rrRa")                                       \
-    X(EMBEDDING_BACKWARD, "embedding_backward", "C", "rra")                                      \
-    X(POSITION_BACKWARD, "position_backward", "C", "ra")                                         \
-    X(LAYERNORM_FORWARD, "layernorm_forward", "C", "rrrww")                                      \
-    X(LAYERNORM_BACKWARD, "layernorm_backward", "C", "rrrrRwaas")                                \
-    X(RMSNORM_FORWARD, "rmsnorm_forward", "C", "rrww")                                           \
-    X(RMSNORM_BACKWARD, "rmsnorm_backward", "C", "rrrrRwas")                                     \
-    X(LINEAR_FORWARD, "linear_forward", "C", "rrRRws")                                           \
-    X(LINEAR_BACKWARD_INPUT, "linear_backward_input", "C", "rras")                               \
-    X(LINEAR_BACKWARD_WEIGHT, "linear_backward_weight", "C", "rraAs")                            \
-    X(ROPE, "rope", "C", "rw")                                                                   \
-    X(ATTENTION_FORWARD, "attention_forward", "C", "rwws")                                       \
-    X(ATTENTION_BACKWARD, "attention_backward", "C", "rrrrws")                                   \
-    X(GELU_FORWARD, "gelu_forward", "C", "rw")                                                   \
-    X(GELU_BACKWARD, "gelu_backward", "C", "rrw")                                                \
-    X(SWIGLU_FORWARD, "swiglu_forward", "C", "rw")                                               \
-    X(SWIGLU_BACKWARD, "swiglu_backward", "C", "rrw")                                            \
-    X(CLASSIFIER_FORWARD, "classifier_forward", "C", "rrrass")                                   \
-    X(CLASSIFIER_BACKWARD, "classifier_backward", "C", "rrrraasss")                              \
-    X(CLASSIFIER, "classifier", "C", "rrrwaasss")                                                \
-    X(LOSS, "loss", "C", "ra")                                                                   \
-    X(LOGITS, "logits", "C", "rrws")                                                             \
-    X(CONVERT, "convert", "CP", "rw")                                                            \
-    X(ACCUMULATE, "accumulate", "CP", "rx")                                                      \
-    X(SUM_OF_SQUARES, "sum_of_squares", "CP", "rw")                                              \
-    X(CLIP, "clip", "CP", "rw")                                                                  \
-    X(ADAM, "adam", "CP", "rxxxwr")                                                              \
-    X(UPLOAD, "upload", "U", "rw")                                                               \
-    X(DOWNLOAD, "download", "D", "rw")                                                           \
-    X(READ, "read", "R", "rw")                                                                   \
-    X(WRITE, "write", "W", "rw")                                                                 \
-    X(COPY, "copy", "CP", "rw")                                                                  \
-    X(ALLGATHER, "allgather", "G", "rw")                                                         \
-    X(REDUCE_SCATTER, "reduce_scatter", "G", "rw")                                               \
-    X(ALLREDUCE, "allreduce", "G", "rw")                                                         \
-    X(BROADCAST, "broadcast", "G", "rw")                                                         \
-    X(BATCH, "batch", "P", "w")                                                                  \
-    X(INIT, "init", "P", "www")                                                                  \
-    X(IMPORT, "import", "P", "www")                                                              \
-    X(EXPORT, "export", "P", "rrr")                                                              \
-    X(ZERO, "zero", "CP", "w")
+    X(EMBEDDING_FORWARD, "embedding_forward", "C", "rrRa", ".APS")                               \
+    X(EMBEDDING_BACKWARD, "embedding_backward", "C", "rra", ".DA")                               \
+    X(POSITION_BACKWARD, "position_backward", "C", "ra", "DW")                                   \
+    X(LAYERNORM_FORWARD, "layernorm_forward", "C", "rrrww", "XWP..")                             \
+    X(LAYERNORM_BACKWARD, "layernorm_backward", "C", "rrrrRwaas", "DXWNR.wb.")                   \
+    X(RMSNORM_FORWARD, "rmsnorm_forward", "C", "rrww", "XW..")                                   \
+    X(RMSNORM_BACKWARD, "rmsnorm_backward", "C", "rrrrRwas", "DXWNR.w.")                         \
+    X(LINEAR_FORWARD, "linear_forward", "C", "rrRRws", "XWBRM.")                                 \
+    X(LINEAR_BACKWARD_INPUT, "linear_backward_input", "C", "rras", "CWS.")                       \
+    X(LINEAR_BACKWARD_WEIGHT, "linear_backward_weight", "C", "rraAs", "CXWB.")                   \
+    X(ROPE, "rope", "C", "rw", "")                                                               \
+    X(ATTENTION_FORWARD, "attention_forward", "C", "rwws", "F...")                               \
+    X(ATTENTION_BACKWARD, "attention_backward", "C", "rrrrws", "FGDG..")                         \
+    X(GELU_FORWARD, "gelu_forward", "C", "rw", "F.")                                             \
+    X(GELU_BACKWARD, "gelu_backward", "C", "rrw", "FD.")                                         \
+    X(SWIGLU_FORWARD, "swiglu_forward", "C", "rw", "F.")                                         \
+    X(SWIGLU_BACKWARD, "swiglu_backward", "C", "rrw", "FD.")                                     \
+    X(CLASSIFIER_FORWARD, "classifier_forward", "C", "rrrass", "XA.S..")                         \
+    X(CLASSIFIER_BACKWARD, "classifier_backward", "C", "rrrraasss", "XA.NS....")                 \
+    X(CLASSIFIER, "classifier", "C", "rrrwaasss", "XA.SS....")                                   \
+    X(LOSS, "loss", "C", "ra", "")                                                               \
+    X(LOGITS, "logits", "C", "rrws", "XWM.")                                                     \
+    X(CONVERT, "convert", "CP", "rw", "")                                                        \
+    X(ACCUMULATE, "accumulate", "CP", "rx", "")                                                  \
+    X(SUM_OF_SQUARES, "sum_of_squares", "CP", "rw", "")                                          \
+    X(CLIP, "clip", "CP", "rw", "")                                                              \
+    X(ADAM, "adam", "CP", "rxxxwr", "")                                                          \
+    X(UPLOAD, "upload", "U", "rw", "")                                                           \
+    X(DOWNLOAD, "download", "D", "rw", "")                                                       \
+    X(READ, "read", "R", "rw", "")                                                               \
+    X(WRITE, "write", "W", "rw", "")                                                             \
+    X(COPY, "copy", "CP", "rw", "")                                                              \
+    X(ALLGATHER, "allgather", "G", "rw", "")                                                     \
+    X(REDUCE_SCATTER, "reduce_scatter", "G", "rw", "")                                           \
+    X(ALLREDUCE, "allreduce", "G", "rw", "")                                                     \
+    X(BROADCAST, "broadcast", "G", "rw", "")                                                     \
+    X(BATCH, "batch", "P", "w", "")                                                              \
+    X(INIT, "init", "P", "www", "")                                                              \
+    X(IMPORT, "import", "P", "www", "")                                                          \
+    X(EXPORT, "export", "P", "rrr", "")                                                          \
+    X(ZERO, "zero", "CP", "w", "")
 
 typedef enum zinf_opcode {
-#define X(name, text, queues, access) ZINF_OP_##name,
+#define X(name, text, queues, access, links) ZINF_OP_##name,
     ZINF_OPCODES(X)
 #undef X
     ZINF_N_OPCODES
 } zinf_opcode;
 
 typedef struct zinf_opcode_info {
-    const char *name, *queues, *access;
+    const char *name, *queues, *access, *links;
 } zinf_opcode_info;
 
 /* NULL for a value outside the table. */

@@ -403,6 +403,25 @@ RUN(batch)
                       (int32_t *)(void *)p[0], err);
 }
 
+/* What of a part is in this rank's shard of its unit. */
+typedef struct piece {
+    uint64_t first, n; /* elements of the tensor */
+    uint64_t at;       /* of the shard */
+} piece;
+
+static piece piece_of(const zinf_executor *executor, const zinf_unit *unit, const zinf_part *part)
+{
+    const uint64_t cols = executor->plan->tensors[part->tensor].cols;
+    uint64_t from, end = part->at + part->n_rows * cols;
+    const uint64_t n = zinf_unit_range(unit, executor->collective->rank, &from);
+    const uint64_t first = part->at > from ? part->at : from;
+
+    end = end < from + n ? end : from + n;
+    if (first >= end)
+        return (piece){0};
+    return (piece){part->first_row * cols + (first - part->at), end - first, first - from};
+}
+
 RUN(init)
 {
     UNUSED;
@@ -413,15 +432,14 @@ RUN(init)
         memset(p[array], 0, op->operands[array].bytes);
     for (uint32_t i = 0; i < unit->n_parts; i++) {
         const zinf_part *part = &plan->parts[unit->first_part + i];
-        const zinf_tensor *tensor = &plan->tensors[part->tensor];
-        zinf_initial_values(tensor, part->tensor, plan->job.seed, part->first_row * tensor->cols,
-                            part->n_rows * tensor->cols, KERNELS->n_threads,
-                            (float *)(void *)p[0] + part->at);
+        const piece mine = piece_of(executor, unit, part);
+        zinf_initial_values(&plan->tensors[part->tensor], part->tensor, plan->job.seed, mine.first,
+                            mine.n, KERNELS->n_threads, (float *)(void *)p[0] + mine.at);
     }
     return ZINF_OK;
 }
 
-/* IMPORT and EXPORT: every part of the unit, master, m and v. */
+/* IMPORT and EXPORT: what this rank has of every part of the unit, master, m and v. */
 RUN(state)
 {
     const zinf_plan *plan = executor->plan;
@@ -437,14 +455,14 @@ RUN(state)
             memset(values, 0, op->operands[array].bytes);
         for (uint32_t i = 0; i < unit->n_parts; i++) {
             const zinf_part *part = &plan->parts[unit->first_part + i];
-            const uint64_t cols = plan->tensors[part->tensor].cols;
+            const piece mine = piece_of(executor, unit, part);
+            if (mine.n == 0)
+                continue;
             zinf_status status =
                 import ? env->get(env->state_context, part->tensor, (zinf_state_array)array,
-                                  part->first_row * cols, part->n_rows * cols,
-                                  values + part->at, err)
+                                  mine.first, mine.n, values + mine.at, err)
                        : env->put(env->state_context, part->tensor, (zinf_state_array)array,
-                                  part->first_row * cols, part->n_rows * cols,
-                                  values + part->at, err);
+                                  mine.first, mine.n, values + mine.at, err);
             if (status)
                 return status;
         }

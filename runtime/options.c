@@ -37,6 +37,8 @@ static const struct option {
      "Chrome trace of the last step, predicted and measured"},
     {"--nvme", "DIR", TEXT, AT(nvme), "directory of the nvme tier"},
     {"--engine", "auto|uring|threads", CHOICE, AT(engine), "how the nvme tier is accessed"},
+    {"--queues", "concurrent|serial", CHOICE, AT(queues),
+     "serial: one instruction after the other, to see what overlap gains"},
     {"--on-nonfinite", "stop|skip", CHOICE, AT(on_nonfinite),
      "if a loss or gradient is nan or inf; skip leaves out at most 10 updates in a row (stop)"},
     {"--sample", "N", COUNT, AT(sample), "at the end write N tokens to standard output"},

@@ -13,6 +13,8 @@
 typedef enum zinf_on_nonfinite { ZINF_ON_NONFINITE_STOP, ZINF_ON_NONFINITE_SKIP }
     zinf_on_nonfinite;
 
+typedef enum zinf_queues { ZINF_QUEUES_CONCURRENT, ZINF_QUEUES_SERIAL } zinf_queues;
+
 typedef struct zinf_run_options {
     bool help;
     const char *plan, *data, *val, *save, *resume, *log, *trace, *nvme, *prompt, *init,
@@ -23,6 +25,7 @@ typedef struct zinf_run_options {
     double temperature;
     zinf_engine engine;
     zinf_on_nonfinite on_nonfinite;
+    zinf_queues queues;
 } zinf_run_options;
 
 /* Fills ret_options with defaults and what argv says; strings stay argv's. */

@@ -17,7 +17,7 @@
 /* Threads of zinf-run have stacks of this size (reserved; a few pages are used). */
 enum { ZINF_STACK_BYTES = 256 << 10 };
 
-uint64_t zinf_overhead_base_bytes(void);               /* of a plan without instructions */
+uint64_t zinf_overhead_base_bytes(uint32_t ranks);     /* of a plan without instructions */
 uint64_t zinf_overhead_bytes(const zinf_plan *plan);   /* saturates at UINT64_MAX / 2 */
 uint64_t zinf_overhead_trace_bytes(const zinf_plan *plan); /* more with --trace */
 

@@ -4,7 +4,8 @@
  * queues that each run their instructions in order, all queues at once. Instructions are stored
  * in one sequential order ("program order") in which running them one after another is correct;
  * waits name exactly the earlier instructions in other queues that must have finished first.
- * Every rank runs the same program; only its shard index differs.
+ * Every rank runs the same program, no operand depends on the rank; only what INIT, IMPORT and
+ * EXPORT put into a unit's regions does.
  *
  * Owns the file format (plan_io.c). Decides nothing.
  */
@@ -18,7 +19,7 @@
 #include "kernels/dtype.h"
 #include "runtime/error.h"
 
-#define ZINF_PLAN_VERSION 2
+#define ZINF_PLAN_VERSION 3
 enum { ZINF_NAME_BYTES = 64, ZINF_PAGE = 4096, ZINF_MAX_OPERANDS = 10 };
 #define ZINF_NONE UINT32_MAX /* "no index" in every 32-bit index field */
 
@@ -151,11 +152,15 @@ typedef struct zinf_region {
 } zinf_region;
 
 /* What one allgather moves: a tile of a large linear, or a group of small tensors. Its state
- * lives in three regions. The optimizer region holds fp32 master, m, v, each n_elems long,
- * array_stride bytes apart. */
+ * lives in three regions, which hold this rank's shard: elements [rank, rank + 1) * shard_elems of
+ * the unit, which is padded with zeros once, at its end, to ranks * shard_elems. The optimizer
+ * region holds fp32 master, m, v, each shard_elems long, array_stride bytes apart. Gathered, the
+ * parameters and the gradient are values of their own; with one rank a shard is the whole and so
+ * are its values. */
 typedef struct zinf_unit {
     char name[ZINF_NAME_BYTES];
-    uint64_t n_elems, array_stride;
+    uint64_t n_elems, shard_elems, array_stride;
+    uint32_t whole_param, whole_grad; /* values */
     uint32_t first_part, n_parts;
     int32_t layer;
     uint32_t decays; /* 1: weight decay applies (matrices), 0: not (vectors) */
@@ -214,9 +219,10 @@ typedef struct zinf_predicted {
     double hardware_flops_per_step; /* with recomputation */
     double peak_flops;              /* of the device at this precision */
     zinf_traffic traffic[ZINF_N_CLASSES];
-    uint64_t moved_bytes[ZINF_N_QUEUES]; /* by upload, download, read, write in a step */
-    uint32_t bound_by;                   /* zinf_queue with the largest busy time */
-    uint32_t reserved;
+    /* in a step: by upload, download, read and write; sent to other ranks by collective */
+    uint64_t moved_bytes[ZINF_N_QUEUES];
+    uint32_t bound_by;      /* zinf_queue with the largest busy time */
+    uint32_t n_collectives; /* in a step */
 } zinf_predicted;
 
 typedef struct zinf_machine_info {
@@ -253,6 +259,18 @@ typedef struct zinf_plan {
         n_values, n_strings; /* n_strings in bytes */
     uint64_t hash;           /* xxh64 of the file's contents; set by read and write */
 } zinf_plan;
+
+/* Elements of a unit that are a rank's: ret_first of the unit, how many follow (none is possible).
+ * They are the first of its shard; the rest of the shard is padding. */
+static inline uint64_t zinf_unit_range(const zinf_unit *unit, uint32_t rank, uint64_t *ret_first)
+{
+    const uint64_t first = rank * unit->shard_elems;
+
+    *ret_first = first;
+    if (first >= unit->n_elems)
+        return 0;
+    return unit->n_elems - first < unit->shard_elems ? unit->n_elems - first : unit->shard_elems;
+}
 
 const char *zinf_tier_name(unsigned tier);
 const char *zinf_queue_name(unsigned queue);

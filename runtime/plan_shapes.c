@@ -58,8 +58,8 @@ static const shape_rule rules[ZINF_N_OPCODES] = {
     [ZINF_OP_WRITE] = {"", BYTES_SLOTS, ""},
     [ZINF_OP_COPY] = {"", BYTES_SLOTS, ""},
     [ZINF_OP_ALLGATHER] = {"", BYTES_SLOTS, ""},
-    [ZINF_OP_REDUCE_SCATTER] = {"", BYTES_SLOTS, ""},
-    [ZINF_OP_ALLREDUCE] = {"", BYTES_SLOTS, ""},
+    [ZINF_OP_REDUCE_SCATTER] = {"", "f v E|f v O", ""},
+    [ZINF_OP_ALLREDUCE] = {"", "d v E|d v E", ""},
     [ZINF_OP_BROADCAST] = {"", BYTES_SLOTS, ""},
     [ZINF_OP_BATCH] = {"", "i R T+1", ""},
     [ZINF_OP_INIT] = {"", "f v E|f v E|f v E", ""},
@@ -133,8 +133,17 @@ static bool dtype_is(char rule, unsigned dtype, unsigned act)
 }
 
 #define REFUSE(...) zinf_fail(err, ZINF_DOES_NOT_FIT, __VA_ARGS__)
-#define HERE "plan refused: instruction %" PRIu32 " (%s, \"%s\")"
-#define HERE_ARGS index, zinf_opcode_get(instr->opcode)->name, &plan->strings[instr->name]
+/* The checker's rule that a wrong shape breaks: operands are not what the instruction works on. */
+#define HERE "%s: instruction %" PRIu32 " (%s \"%s\")"
+#define HERE_ARGS                                                                                \
+    rule_of(instr->opcode), index, zinf_opcode_get(instr->opcode)->name,                         \
+        &plan->strings[instr->name]
+
+static const char *rule_of(unsigned opcode)
+{
+    return opcode == ZINF_OP_ADAM ? "C7"
+           : opcode >= ZINF_OP_ALLGATHER && opcode <= ZINF_OP_BROADCAST ? "C6" : "C4";
+}
 
 static zinf_status check_slots(const zinf_plan *plan, uint32_t index, shape_letters *letters,
                                zinf_error *err)
@@ -277,20 +286,27 @@ static zinf_status check_meaning(const zinf_plan *plan, uint32_t index,
         break;
     case ZINF_OP_ALLGATHER:
     case ZINF_OP_REDUCE_SCATTER:
+        if (operands[0].dtype != operands[1].dtype)
+            wrong = "its two operands differ in element type";
         want = operands[instr->opcode == ZINF_OP_ALLGATHER ? 0 : 1].bytes;
         if (__builtin_mul_overflow(want, plan->decisions.ranks, &want) ||
             want != operands[instr->opcode == ZINF_OP_ALLGATHER ? 1 : 0].bytes)
             wrong = "one side is not the other times the number of ranks";
+        else if (operands[0].dtype != operands[1].dtype)
+            wrong = "its two operands differ in element type";
         break;
     case ZINF_OP_UPLOAD:
     case ZINF_OP_DOWNLOAD:
     case ZINF_OP_READ:
     case ZINF_OP_WRITE:
     case ZINF_OP_COPY:
-    case ZINF_OP_ALLREDUCE:
     case ZINF_OP_BROADCAST:
         if (operands[0].bytes != operands[1].bytes)
             wrong = "its two operands differ in bytes";
+        else if (instr->opcode >= ZINF_OP_ALLREDUCE && operands[0].dtype != operands[1].dtype)
+            wrong = "its two operands differ in element type";
+        else if (instr->opcode == ZINF_OP_BROADCAST && instr->attr[0] >= plan->decisions.ranks)
+            wrong = "its root is no rank";
         break;
     case ZINF_OP_BATCH:
         if (LETTER('T') != plan->job.sequence)
@@ -299,14 +315,16 @@ static zinf_status check_meaning(const zinf_plan *plan, uint32_t index,
     case ZINF_OP_ADAM:
         if (instr->unit >= plan->n_units)
             wrong = "it serves no unit";
+        else if (instr->attr[0] != plan->units[instr->unit].decays)
+            wrong = "weight decay applies to its unit, or does not, unlike attr0 says";
         break;
     case ZINF_OP_INIT:
     case ZINF_OP_IMPORT:
     case ZINF_OP_EXPORT:
         if (instr->unit >= plan->n_units)
             wrong = "it serves no unit";
-        else if (plan->decisions.ranks == 1 && LETTER('E') != plan->units[instr->unit].n_elems)
-            wrong = "its operands do not hold exactly the unit's elements";
+        else if (LETTER('E') != plan->units[instr->unit].shard_elems)
+            wrong = "its operands do not hold exactly the unit's shard";
         break;
     case ZINF_OP_POSITION_BACKWARD:
         if (letters->value['T' - 'A'] > letters->value['X' - 'A'])

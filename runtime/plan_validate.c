@@ -1,6 +1,7 @@
 /* runtime/plan_validate.c - is a plan well formed? Every index, range, enumeration and size, so
  * that the executor may trust them. Whether a well-formed plan is a *safe* one is the checker's
- * question. Time and memory are linear in the plan (n log n for parts).
+ * question, which begins here: what C1, C2 and C5 say, and the shapes of C4 and C6, is about one
+ * instruction by itself. Time and memory are linear in the plan (n log n for parts).
  */
 #include <inttypes.h>
 #include <math.h>
@@ -12,6 +13,8 @@
 #include "runtime/plan_shapes.h"
 
 #define REFUSE(...) zinf_fail(err, ZINF_DOES_NOT_FIT, "plan refused: " __VA_ARGS__)
+/* What is a rule of the checker's (checker.h), but about one unit or instruction by itself. */
+#define RULE(rule, ...) zinf_fail(err, ZINF_DOES_NOT_FIT, rule ": " __VA_ARGS__)
 #define MOST_SIZE ((uint64_t)1 << 56) /* of one arena: far above any machine, far from overflow */
 #define MOST_COUNT 1000000000u        /* iterations of a loop, distance of a wait */
 #define MOST_NS 1e20                  /* of one instruction: 3,000 years */
@@ -101,10 +104,19 @@ static zinf_status check_fixed(const zinf_plan *plan, zinf_error *err)
             !isfinite(plan->predicted.queue_busy_s[i]))
             return REFUSE("the predicted time of queue %s is %g s", zinf_queue_name((unsigned)i),
                           plan->predicted.queue_busy_s[i]);
-    for (int i = 0; i < ZINF_N_TIERS; i++)
+    for (int i = 0; i < ZINF_N_TIERS; i++) {
+        uint64_t need;
         if (machine->arena_bytes[i] > MOST_SIZE)
             return REFUSE("the %s arena has %" PRIu64 " bytes, at most %" PRIu64 " are allowed",
                           zinf_tier_name((unsigned)i), machine->arena_bytes[i], MOST_SIZE);
+        if (i <= ZINF_TIER_NVME && (__builtin_add_overflow(machine->arena_bytes[i],
+                                                           machine->overhead_bytes[i], &need) ||
+                                    need > machine->capacity_bytes[i]))
+            return RULE("C1", "tier %s: the arena of %" PRIu64 " bytes and %" PRIu64 " of overhead "
+                        "exceed its capacity of %" PRIu64, zinf_tier_name((unsigned)i),
+                        machine->arena_bytes[i], machine->overhead_bytes[i],
+                        machine->capacity_bytes[i]);
+    }
     if (machine->arena_bytes[ZINF_TIER_NVME] > 0 &&
         (decisions->io_depth < 1 || decisions->io_depth > 1024 ||
          decisions->io_block_bytes == 0 || decisions->io_block_bytes % ZINF_PAGE ||
@@ -179,13 +191,16 @@ static zinf_status check_region(const zinf_plan *plan, const zinf_unit *unit, co
                       what, region->tier, ZINF_TIER_NVME);
     const uint64_t arena = plan->machine.arena_bytes[region->tier];
     if (region->bytes > arena || region->offset > arena - region->bytes)
-        return REFUSE("unit \"%s\": its %s ends beyond the %s arena of %" PRIu64 " bytes",
+        return RULE("C1", "unit \"%s\": its %s ends beyond the %s arena of %" PRIu64 " bytes",
                       unit->name, what, zinf_tier_name(region->tier), arena);
     if (region->value != ZINF_NONE && region->value >= plan->n_values)
         return REFUSE("unit \"%s\": its %s is value %" PRIu32 " of %" PRIu32, unit->name, what,
                       region->value, plan->n_values);
-    if (plan->decisions.ranks == 1 && region->bytes < need)
-        return REFUSE("unit \"%s\": its %s has %" PRIu64 " bytes, its elements need %" PRIu64,
+    if (region->offset % ZINF_PAGE || region->bytes % ZINF_PAGE)
+        return RULE("C2", "unit \"%s\": its %s is not aligned to pages of %d bytes", unit->name,
+                    what, ZINF_PAGE);
+    if (region->bytes < need)
+        return RULE("C1", "unit \"%s\": its %s has %" PRIu64 " bytes, its elements need %" PRIu64,
                       unit->name, what, region->bytes, need);
     return ZINF_OK;
 }
@@ -213,15 +228,23 @@ static zinf_status check_unit(const zinf_plan *plan, const zinf_unit *unit, zinf
         unit->array_stride > MOST_SIZE / 4 || unit->array_stride % 4)
         return REFUSE("unit \"%s\": %" PRIu64 " elements, arrays %" PRIu64 " bytes apart",
                       unit->name, unit->n_elems, unit->array_stride);
-    if (unit->optimizer.bytes && plan->decisions.ranks == 1 &&
-        unit->array_stride < 4 * unit->n_elems)
+    const uint64_t shard = unit->shard_elems, ranks = plan->decisions.ranks;
+    if (shard > MOST_SIZE / 64 || __builtin_mul_overflow(shard, ranks, &at) ||
+        at < unit->n_elems || at > MOST_SIZE / 64 || (ranks == 1 && shard != unit->n_elems))
+        return REFUSE("unit \"%s\": %" PRIu64 " shards of %" PRIu64 " elements are not its %"
+                      PRIu64, unit->name, ranks, shard, unit->n_elems);
+    if (unit->optimizer.bytes && unit->array_stride < 4 * shard)
         return REFUSE("unit \"%s\": master, m and v overlap", unit->name);
+    if ((unit->whole_param != ZINF_NONE && unit->whole_param >= plan->n_values) ||
+        (unit->whole_grad != ZINF_NONE && unit->whole_grad >= plan->n_values))
+        return REFUSE("unit \"%s\": gathered it is value %" PRIu32 " and %" PRIu32 " of %" PRIu32,
+                      unit->name, unit->whole_param, unit->whole_grad, plan->n_values);
     const uint64_t act = zinf_dtype_bytes(plan->job.precision);
-    if (check_region(plan, unit, "param", &unit->param, act * unit->n_elems, err) ||
-        check_region(plan, unit, "grad", &unit->grad, 4 * unit->n_elems, err))
+    if (check_region(plan, unit, "param", &unit->param, act * shard, err) ||
+        check_region(plan, unit, "grad", &unit->grad, 4 * shard, err))
         return err->status;
     return check_region(plan, unit, "optimizer", &unit->optimizer,
-                        2 * unit->array_stride + 4 * unit->n_elems, err);
+                        2 * unit->array_stride + 4 * shard, err);
 }
 
 static zinf_status check_units(const zinf_plan *plan, zinf_error *err)
@@ -264,7 +287,7 @@ static zinf_status check_units(const zinf_plan *plan, zinf_error *err)
 
 /* ---- instructions ---- */
 
-#define HERE "instruction %" PRIu32 " (%s, \"%s\"): "
+#define HERE "instruction %" PRIu32 " (%s \"%s\"): "
 #define HERE_ARGS index, zinf_opcode_get(instr->opcode)->name, &plan->strings[instr->name]
 #define BIT(tier) (1u << ZINF_TIER_##tier)
 
@@ -273,7 +296,8 @@ static const struct {
     unsigned first, others;
 } tiers_of[ZINF_N_QUEUES] = {
     [ZINF_QUEUE_COMPUTE] = {BIT(DEVICE) | BIT(SCALAR), BIT(DEVICE) | BIT(SCALAR)},
-    [ZINF_QUEUE_COLLECTIVE] = {BIT(DEVICE) | BIT(HOST), BIT(DEVICE) | BIT(HOST)},
+    [ZINF_QUEUE_COLLECTIVE] = {BIT(DEVICE) | BIT(HOST) | BIT(SCALAR),
+                               BIT(DEVICE) | BIT(HOST) | BIT(SCALAR)},
     [ZINF_QUEUE_UPLOAD] = {BIT(HOST), BIT(DEVICE)},
     [ZINF_QUEUE_DOWNLOAD] = {BIT(DEVICE), BIT(HOST)},
     [ZINF_QUEUE_READ] = {BIT(NVME), BIT(HOST) | BIT(DEVICE)},
@@ -291,26 +315,26 @@ static zinf_status check_operand(const zinf_plan *plan, uint32_t index, unsigned
     uint64_t span, end;
 
     if (operand->value != ZINF_NONE && operand->value >= plan->n_values)
-        return REFUSE(HERE "operand %u is value %" PRIu32 " of %" PRIu32, HERE_ARGS, slot,
+        return RULE("C4", HERE "operand %u is value %" PRIu32 " of %" PRIu32, HERE_ARGS, slot,
                       operand->value, plan->n_values);
     if (operand->bytes == 0)
         return ZINF_OK;
     if (operand->tier >= ZINF_N_TIERS || element == 0)
-        return REFUSE(HERE "operand %u has tier %u, element type %u", HERE_ARGS, slot,
+        return RULE("C1", HERE "operand %u has tier %u, element type %u", HERE_ARGS, slot,
                       operand->tier, operand->dtype);
     if (instr->queue == ZINF_QUEUE_UPDATE && plan->machine.unified)
         allowed |= BIT(DEVICE);
     if (!(allowed >> operand->tier & 1))
-        return REFUSE(HERE "operand %u is in tier %s, which queue %s does not reach there",
+        return RULE("C1", HERE "operand %u is in tier %s, which queue %s does not reach there",
                       HERE_ARGS, slot, zinf_tier_name(operand->tier),
                       zinf_queue_name(instr->queue));
     if ((operand->tier == ZINF_TIER_SCALAR) != (operand->dtype == ZINF_F64))
-        return REFUSE(HERE "operand %u: scalars are F64, and nothing else is", HERE_ARGS, slot);
+        return RULE("C2", HERE "operand %u: scalars are F64, and nothing else is", HERE_ARGS, slot);
     if (operand->rows == 0 || operand->cols == 0 || operand->ld < operand->cols ||
         __builtin_mul_overflow(operand->rows - 1, operand->ld, &span) ||
         __builtin_add_overflow(span, operand->cols, &span) ||
         __builtin_mul_overflow(span, element, &span) || span != operand->bytes)
-        return REFUSE(HERE "operand %u: [%" PRIu64 "][%" PRIu64 "], ld %" PRIu64 " of %s are "
+        return RULE("C4", HERE "operand %u: [%" PRIu64 "][%" PRIu64 "], ld %" PRIu64 " of %s are "
                       "not %" PRIu64 " bytes", HERE_ARGS, slot, operand->rows, operand->cols,
                       operand->ld, zinf_dtype_name(operand->dtype), operand->bytes);
     const uint64_t arena = operand->tier == ZINF_TIER_SCALAR
@@ -319,15 +343,18 @@ static zinf_status check_operand(const zinf_plan *plan, uint32_t index, unsigned
     if (__builtin_mul_overflow(operand->stride, count - 1, &end) ||
         __builtin_add_overflow(end, operand->offset, &end) ||
         __builtin_add_overflow(end, operand->bytes, &end) || end > arena)
-        return REFUSE(HERE "operand %u ends beyond the %s arena of %" PRIu64 " bytes (offset %"
+        return RULE("C1", HERE "operand %u ends beyond the %s arena of %" PRIu64 " bytes (offset %"
                       PRIu64 ", %" PRIu64 " bytes, stride %" PRIu64 ", %" PRIu64 " iterations)",
                       HERE_ARGS, slot, zinf_tier_name(operand->tier), arena, operand->offset,
                       operand->bytes, operand->stride, count);
     const bool direct = instr->queue == ZINF_QUEUE_READ || instr->queue == ZINF_QUEUE_WRITE;
     const uint64_t unit = direct ? ZINF_PAGE : element;
+    if (operand->value == ZINF_NONE && operand->tier != ZINF_TIER_SCALAR && operand->offset % 64)
+        return RULE("C2", HERE "operand %u: scratch at offset %" PRIu64 " is not aligned to 64 "
+                    "bytes", HERE_ARGS, slot, operand->offset);
     if (operand->offset % unit || operand->stride % unit ||
         (direct && operand->bytes % ZINF_PAGE))
-        return REFUSE(HERE "operand %u: offset %" PRIu64 ", stride %" PRIu64 " and bytes %"
+        return RULE("C2", HERE "operand %u: offset %" PRIu64 ", stride %" PRIu64 " and bytes %"
                       PRIu64 " must be multiples of %" PRIu64, HERE_ARGS, slot, operand->offset,
                       operand->stride, operand->bytes, unit);
     return ZINF_OK;
@@ -346,8 +373,9 @@ static zinf_status check_instr(const zinf_plan *plan, uint32_t index, uint64_t c
         return REFUSE("instruction %" PRIu32 " is named by string %" PRIu32 " of %" PRIu32,
                       index, instr->name, plan->n_strings);
     if (instr->queue >= ZINF_N_QUEUES || !strchr(info->queues, "CGUDRWP"[instr->queue]))
-        return REFUSE(HERE "may not run on queue %u (%s)", HERE_ARGS, instr->queue,
-                      zinf_queue_name(instr->queue));
+        return zinf_fail(err, ZINF_DOES_NOT_FIT, "%s: " HERE "may not run on queue %u (%s)",
+                         info->queues[0] == 'G' ? "C6" : "C5", HERE_ARGS, instr->queue,
+                         zinf_queue_name(instr->queue));
     if (instr->flags & ~ZINF_FLAG_ACCUMULATE || (instr->unit != ZINF_NONE &&
                                                  instr->unit >= plan->n_units))
         return REFUSE(HERE "has flags %u, unit %" PRIu32 " of %" PRIu32, HERE_ARGS,
@@ -373,15 +401,15 @@ static zinf_status check_wait(const zinf_plan *plan, uint32_t program_first, uin
 
     if (wait->instr < program_first ||
         wait->instr >= segment->first_instr + segment->n_instrs)
-        return REFUSE(HERE "waits for instruction %" PRIu32 ", which is not an earlier one of "
+        return RULE("C5", HERE "waits for instruction %" PRIu32 ", which is not an earlier one of "
                       "its program", HERE_ARGS, wait->instr);
     if (plan->instrs[wait->instr].queue == instr->queue)
-        return REFUSE(HERE "waits for instruction %" PRIu32 " of its own queue", HERE_ARGS,
+        return RULE("C5", HERE "waits for instruction %" PRIu32 " of its own queue", HERE_ARGS,
                       wait->instr);
     const bool same = wait->instr >= segment->first_instr;
     if (wait->distance > MOST_COUNT || (!same && wait->distance != 0) ||
         (same && wait->distance == 0 && wait->instr >= index))
-        return REFUSE(HERE "waits for instruction %" PRIu32 " at distance %" PRIu32
+        return RULE("C5", HERE "waits for instruction %" PRIu32 " at distance %" PRIu32
                       ", which is not earlier", HERE_ARGS, wait->instr, wait->distance);
     return ZINF_OK;
 }

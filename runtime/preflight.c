@@ -42,7 +42,8 @@ static uint64_t number_in(const char *directory, const char *file)
     return value;
 }
 
-/* What a control group may still take: its limit less its use, but the page cache is given up. */
+/* What a control group may still take: its limit less its use, but the page cache is given up, and
+ * what this process has already is part of what it needs. */
 static uint64_t left_in(const char *directory, bool second)
 {
     const uint64_t most = number_in(directory, second ? "memory.max" : "memory.limit_in_bytes");
@@ -58,6 +59,9 @@ static uint64_t left_in(const char *directory, bool second)
         if (cache != UINT64_MAX)
             used = used > cache / 1024 ? used - cache / 1024 : 0;
     }
+    const uint64_t ours = kilobytes("/proc/self/status", "RssAnon:");
+    if (ours != UINT64_MAX)
+        used = used > ours ? used - ours : 0;
     return most > used ? most - used : 0;
 }
 
@@ -106,7 +110,8 @@ static zinf_status check_limit(int resource, const char *what, uint64_t need, zi
                      need, what, (uint64_t)limit.rlim_cur);
 }
 
-static zinf_status check_memory(const zinf_plan *plan, uint64_t more_bytes, zinf_error *err)
+static zinf_status check_memory(const zinf_plan *plan, uint64_t more_bytes, uint32_t n_local,
+                                zinf_error *err)
 {
     const zinf_machine_info *machine = &plan->machine;
     uint64_t need = more_bytes;
@@ -118,10 +123,15 @@ static zinf_status check_memory(const zinf_plan *plan, uint64_t more_bytes, zinf
         if (__builtin_add_overflow(need, machine->arena_bytes[tier], &need) ||
             __builtin_add_overflow(need, machine->overhead_bytes[tier], &need))
             need = UINT64_MAX;
-    if (left != UINT64_MAX && need > left)
-        return zinf_fail(err, ZINF_DOES_NOT_FIT, "the plan needs %" PRIu64 " bytes of memory, %"
+    if (left != UINT64_MAX && need > left / n_local) {
+        char shared[60] = "";
+        if (n_local > 1)
+            snprintf(shared, sizeof shared, " for each of %" PRIu32 " ranks on this machine",
+                     n_local);
+        return zinf_fail(err, ZINF_DOES_NOT_FIT, "the plan needs %" PRIu64 " bytes of memory%s, %"
                          PRIu64 " are available; plan for a device and host of less memory, or "
-                         "free some", need, left);
+                         "free some", need, shared, left);
+    }
     if (check_limit(RLIMIT_AS, "the address space (ulimit -v) is limited", need, err) ||
         check_limit(RLIMIT_DATA, "data (ulimit -d) is limited", need, err))
         return err->status;
@@ -129,9 +139,11 @@ static zinf_status check_memory(const zinf_plan *plan, uint64_t more_bytes, zinf
 }
 
 /* Before the file is made: what a killed run left there is going to be replaced. */
-static zinf_status check_disk(const zinf_plan *plan, const char *nvme, zinf_error *err)
+static zinf_status check_disk(const zinf_plan *plan, const char *nvme, uint32_t rank,
+                              uint32_t n_local, zinf_error *err)
 {
-    const uint64_t need = plan->machine.arena_bytes[ZINF_TIER_NVME];
+    const uint64_t bytes = plan->machine.arena_bytes[ZINF_TIER_NVME];
+    const uint64_t need = bytes > UINT64_MAX / n_local ? UINT64_MAX : bytes * n_local;
     char path[PATH_MAX];
     struct statvfs fs;
     struct stat old;
@@ -142,9 +154,10 @@ static zinf_status check_disk(const zinf_plan *plan, const char *nvme, zinf_erro
                          strerror(errno));
     if (__builtin_mul_overflow((uint64_t)fs.f_bavail, (uint64_t)fs.f_frsize, &left))
         left = UINT64_MAX;
-    if (snprintf(path, sizeof path, "%s/zinf-rank0.nvme", nvme) < (int)sizeof path &&
+    const int n = snprintf(path, sizeof path, "%s/zinf-rank%" PRIu32 ".nvme", nvme, rank);
+    if (n < (int)sizeof path &&
         lstat(path, &old) == 0 && S_ISREG(old.st_mode) &&
-        __builtin_add_overflow(left, (uint64_t)old.st_blocks * 512, &left))
+        __builtin_add_overflow(left, (uint64_t)old.st_blocks * 512 * n_local, &left))
         left = UINT64_MAX;
     if (need > left)
         return zinf_fail(err, ZINF_MACHINE, "the plan needs %" PRIu64 " bytes in --nvme \"%s\", "
@@ -154,17 +167,13 @@ static zinf_status check_disk(const zinf_plan *plan, const char *nvme, zinf_erro
 }
 
 zinf_status zinf_preflight(const zinf_plan *plan, const char *nvme, uint64_t more_bytes,
-                           zinf_error *err)
+                           uint32_t rank, uint32_t n_local, zinf_error *err)
 {
     struct stat info;
 
     if (!zinf_backend_find(plan->machine.backend))
         return zinf_fail(err, ZINF_MACHINE, "the plan is for a device of kind \"%s\", this "
                          "zinf-run has only cpu; plan for this machine", plan->machine.backend);
-    if (plan->decisions.ranks != 1)
-        return zinf_fail(err, ZINF_MACHINE, "the plan is for %" PRIu32 " ranks, this zinf-run "
-                         "has no MPI and is one; plan for one node with one device",
-                         plan->decisions.ranks);
     if (plan->programs[ZINF_PROGRAM_STEP].n_segments == 0)
         return zinf_fail(err, ZINF_BAD_INPUT, "the plan has no step program: there is nothing "
                          "to run");
@@ -177,8 +186,8 @@ zinf_status zinf_preflight(const zinf_plan *plan, const char *nvme, uint64_t mor
             return zinf_fail(err, ZINF_BAD_INPUT, "--nvme \"%s\": %s", nvme, strerror(errno));
         if (!S_ISDIR(info.st_mode))
             return zinf_fail(err, ZINF_BAD_INPUT, "--nvme \"%s\" is no directory", nvme);
-        if (check_disk(plan, nvme, err))
+        if (check_disk(plan, nvme, rank, n_local, err))
             return err->status;
     }
-    return check_memory(plan, more_bytes, err);
+    return check_memory(plan, more_bytes, n_local, err);
 }

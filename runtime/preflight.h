@@ -9,10 +9,11 @@
 #include "runtime/error.h"
 #include "runtime/plan.h"
 
-/* Memory (the machine's, the control group's, the limits of the process), disk, ranks, backend.
- * nvme may be NULL. more_bytes: of memory, besides the plan's total. Touches nothing. */
+/* Memory (the machine's, the control group's, the limits of the process), disk, backend.
+ * nvme may be NULL. more_bytes: of memory, besides the plan's total. rank: whose file; n_local:
+ * ranks that share this machine. Touches nothing. */
 zinf_status zinf_preflight(const zinf_plan *plan, const char *nvme, uint64_t more_bytes,
-                           zinf_error *err);
+                           uint32_t rank, uint32_t n_local, zinf_error *err);
 
 /* Largest resident size of this process so far, bytes; 0 if the system does not tell. */
 uint64_t zinf_peak_rss_bytes(void);

@@ -21,9 +21,9 @@ static uint64_t now_ns(void)
 
 /* ---- progress ---- */
 
-void zinf_progress_begin(zinf_progress_line *line)
+void zinf_progress_begin(zinf_progress_line *line, bool tells)
 {
-    *line = (zinf_progress_line){.terminal = isatty(STDERR_FILENO)};
+    *line = (zinf_progress_line){.terminal = isatty(STDERR_FILENO), .silent = !tells};
 }
 
 static void duration(double seconds, char ret_text[32])
@@ -47,6 +47,8 @@ void zinf_progress_step(zinf_progress_line *line, const zinf_step_report *step, 
     const uint64_t now = now_ns();
     char left[32], val[48] = "";
 
+    if (line->silent)
+        return;
     line->mean_step_s = line->mean_step_s > 0 ? 0.9 * line->mean_step_s + 0.1 * step->step_s
                                               : step->step_s;
     if (!last && !step->validated && line->shown_ns &&
@@ -73,6 +75,8 @@ void zinf_progress_say(zinf_progress_line *line, const char *format, ...)
 {
     va_list args;
 
+    if (line->silent)
+        return;
     if (line->open)
         fputc('\n', stderr);
     line->open = false;
@@ -233,7 +237,15 @@ zinf_status zinf_log_summary(FILE *log, const zinf_plan *plan, const zinf_run_re
     for (unsigned q = 0; q < ZINF_N_QUEUES; q++)
         fprintf(log, "%s\"%s\": {\"predicted_s\": %.17g, \"measured_s\": %.17g}", q ? ", " : "",
                 zinf_queue_name(q), plan->predicted.queue_busy_s[q], run->queue_s[q]);
-    fprintf(log, "}, \"steps\": %" PRIu64 ", \"kernels\": \"%s\", \"engine\": \"%s\", "
+    fputs("}, \"ranks\": [", log);
+    for (uint32_t r = 0; r < run->n_ranks; r++) {
+        fprintf(log, "%s{", r ? ", " : "");
+        tiers(log, "measured", run->ranks[r].measured_bytes);
+        fprintf(log, "\"sent_bytes\": %" PRIu64 "}", run->ranks[r].sent_bytes);
+    }
+    fprintf(log, "], \"planned_sent_bytes\": %" PRIu64 ", \"collectives\": %" PRIu32,
+            plan->predicted.moved_bytes[ZINF_QUEUE_COLLECTIVE], plan->predicted.n_collectives);
+    fprintf(log, ", \"steps\": %" PRIu64 ", \"kernels\": \"%s\", \"engine\": \"%s\", "
             "\"plan_hash\": \"%016" PRIx64 "\", \"params_hash\": \"%016" PRIx64 "\"}}\n",
             run->n_steps, run->kernels, run->engine, plan->hash, run->params_hash);
     return written(log, err);

@@ -22,21 +22,30 @@ typedef struct zinf_step_report {
     double val_loss;
 } zinf_step_report;
 
+typedef struct zinf_rank_report {
+    uint64_t measured_bytes[ZINF_N_TIERS];
+    uint64_t sent_bytes; /* to other ranks, a step */
+} zinf_rank_report;
+
 typedef struct zinf_run_report {
     uint64_t planned_bytes[ZINF_N_TIERS], measured_bytes[ZINF_N_TIERS], peak_rss_bytes;
     double predicted_step_s, measured_step_s; /* measured: mean, without the first of several */
     double queue_s[ZINF_N_QUEUES];            /* measured busy time of a step, mean */
     uint64_t params_hash, n_steps;
+    uint64_t sent_bytes;           /* in all steps */
+    const zinf_rank_report *ranks; /* [n_ranks] */
+    uint32_t n_ranks;
     const char *kernels, *engine;
 } zinf_run_report;
 
 typedef struct zinf_progress_line {
     bool terminal, open; /* open: a line without its newline is on the terminal */
+    bool silent;         /* another rank tells */
     uint64_t shown_ns;
     double mean_step_s;
 } zinf_progress_line;
 
-void zinf_progress_begin(zinf_progress_line *line);
+void zinf_progress_begin(zinf_progress_line *line, bool tells);
 /* On a terminal one line, rewritten; else a line a second at most. last: always shown. */
 void zinf_progress_step(zinf_progress_line *line, const zinf_step_report *step, bool last);
 /* A line of text of its own on standard error. */

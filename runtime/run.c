@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <sys/stat.h>
+#include <xxhash.h>
 
 #include "runtime/checker.h"
 #include "runtime/checkpoint.h"
@@ -33,6 +34,7 @@ enum { MOST_SKIPPED = 10 }; /* steps in a row whose loss or norm is not finite *
 
 typedef struct session {
     const zinf_run_options *options;
+    zinf_ranks *ranks;
     zinf_plan plan;
     const volatile sig_atomic_t *stop;
     zinf_data *data, *val, *eval;
@@ -47,6 +49,7 @@ typedef struct session {
     FILE *log;
     zinf_progress_line line;
     zinf_run_report report;
+    zinf_rank_report *rank_reports; /* [n_ranks] */
 } session;
 
 /* ---- load ---- */
@@ -94,6 +97,7 @@ static zinf_status try_export(const session *s, zinf_error *err)
     return ZINF_OK;
 }
 
+
 /* How many checkpoints this run still writes. */
 static uint64_t saves_to_come(const session *s)
 {
@@ -119,22 +123,91 @@ static uint64_t traced_bytes(const session *s)
     return s->options->trace ? zinf_overhead_trace_bytes(&s->plan) : 0;
 }
 
-static zinf_status load(session *s, zinf_error *err)
+/* As many ranks as the plan is for; all of them know both numbers. */
+static zinf_status check_ranks(const session *s, zinf_error *err)
+{
+    const uint32_t planned = s->plan.decisions.ranks, found = s->ranks->collective->n_ranks;
+
+    if (planned == found)
+        return ZINF_OK;
+    s->ranks->agreed = true;
+    if (found == 1)
+        return zinf_fail(err, ZINF_BAD_INPUT, "the plan is for %" PRIu32 " ranks and this is one "
+                         "process; start it with: mpirun -n %" PRIu32 " zinf-run %s ..", planned,
+                         planned, s->options->plan);
+    return zinf_fail(err, ZINF_BAD_INPUT, "the plan is for %" PRIu32 " rank%s, %" PRIu32 " were "
+                     "started; %s, or plan for a cluster of %" PRIu32 " devices", planned,
+                     planned > 1 ? "s" : "", found,
+                     planned > 1 ? "give mpirun that number" : "start it without mpirun", found);
+}
+
+static uint64_t hash_text(const char *text)
+{
+    return text ? XXH64(text, strlen(text), 0) : 0;
+}
+
+/* What every rank must agree on, beside the plan. */
+static zinf_status compare_inputs(session *s, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
-    char warning[256] = "";
+    uint64_t data = 0, val = 0;
 
-    if (zinf_plan_read(o->plan, &s->plan, err) || zinf_plan_check(&s->plan, err) ||
-        zinf_preflight(&s->plan, o->nvme, traced_bytes(s), err))
+    if ((!s->data || zinf_data_identity(s->data, &data, err) == ZINF_OK) && s->val)
+        zinf_data_identity(s->val, &val, err);
+    if (zinf_ranks_together(s->ranks, err))
         return err->status;
+    const zinf_ranks_fact facts[] = {
+        {"--data", data},
+        {"--val", val},
+        {"--steps", s->steps},
+        {"step to begin at", s->progress.step},
+        {"position in the data", s->progress.data_position},
+        {"--init", hash_text(o->init)},
+        {"--save", hash_text(o->save)},
+        {"--save-every", o->save_every},
+        {"--val-every", o->val_every},
+        {"--val-batches", o->val_batches},
+        {"--on-nonfinite", o->on_nonfinite},
+        {"--sample", o->sample},
+        {"--prompt", hash_text(o->prompt)},
+        {"--temperature", (uint64_t)(o->temperature * 1e9)},
+    };
+
+    return zinf_ranks_compare(s->ranks, facts, sizeof facts / sizeof *facts, err);
+}
+
+static zinf_status read_plan(session *s, zinf_error *err)
+{
+    if (zinf_plan_read(s->options->plan, &s->plan, err) == ZINF_OK)
+        zinf_plan_check(&s->plan, err);
+    if (zinf_ranks_together(s->ranks, err))
+        return err->status;
+    const zinf_ranks_fact fact = {"plan", s->plan.hash};
+    if (zinf_ranks_compare(s->ranks, &fact, 1, err) || check_ranks(s, err))
+        return err->status;
+    zinf_preflight(&s->plan, s->options->nvme, traced_bytes(s), s->ranks->collective->rank,
+                   s->ranks->n_local, err);
     malloc_trim(0); /* what the checker used */
+    return zinf_ranks_together(s->ranks, err);
+}
+
+/* What a run opens before it begins; nothing large yet. */
+static zinf_status open_files(session *s, zinf_error *err)
+{
+    const zinf_run_options *o = s->options;
+
     s->steps = o->steps_given ? o->steps : o->sample || o->eval ? 0 : s->plan.job.steps;
     s->progress = (zinf_progress){.seed = s->plan.job.seed, .loss_scale = 1,
                                   .plan_hash = s->plan.hash};
     if (!o->resume && open_data(s, err))
         return err->status;
-    if (o->save && zinf_checkpoint_claim(o->save, o->resume, &s->place, err))
+    if (o->save && s->ranks->collective->rank == 0 &&
+        zinf_checkpoint_claim(o->save, o->resume, &s->place, err))
         return err->status;
+    if ((o->export || o->eval) && s->plan.decisions.ranks > 1)
+        return zinf_fail(err, ZINF_BAD_INPUT, "%s with several ranks is not built yet; save with "
+                         "--save, then plan for one rank and pass --resume and %s there",
+                         o->export ? "--export" : "--eval", o->export ? "--export" : "--eval");
     if (try_export(s, err))
         return err->status;
     if (o->log && !o->resume && zinf_log_open(o->log, &s->log, err))
@@ -149,11 +222,20 @@ static zinf_status load(session *s, zinf_error *err)
         if (absent)
             unlink(o->trace);
     }
+    return ZINF_OK;
+}
+
+static zinf_status open_machine(session *s, zinf_error *err)
+{
+    const zinf_run_options *o = s->options;
+    char warning[256] = "";
+
     if (s->plan.machine.arena_bytes[ZINF_TIER_NVME] > 0) {
         const zinf_storage_options io = {o->engine, s->plan.decisions.io_block_bytes,
                                          s->plan.decisions.io_depth};
-        if (zinf_storage_open(o->nvme, 0, s->plan.machine.arena_bytes[ZINF_TIER_NVME], &io,
-                              &s->storage, warning, err))
+        if (zinf_storage_open(o->nvme, s->ranks->collective->rank,
+                              s->plan.machine.arena_bytes[ZINF_TIER_NVME], &io, &s->storage,
+                              warning, err))
             return err->status;
         if (warning[0])
             zinf_progress_say(&s->line, "zinf-run: warning: %s", warning);
@@ -161,13 +243,25 @@ static zinf_status load(session *s, zinf_error *err)
     if (!o->resume && reserve_place(s, err)) /* after the nvme tier, which may be on that disk */
         return err->status;
     const zinf_executor_options options = {
-        .backend = zinf_backend_find(s->plan.machine.backend), .storage = s->storage,
-        .trace = o->trace != NULL};
+        .backend = zinf_backend_find(s->plan.machine.backend),
+        .collective = s->ranks->collective, .storage = s->storage,
+        .serial = o->queues == ZINF_QUEUES_SERIAL, .trace = o->trace != NULL};
     if (zinf_executor_open(&s->plan, &options, &s->executor, err))
         return err->status;
     s->report.kernels = zinf_executor_kernels_name(s->executor);
     s->report.engine = s->storage ? zinf_storage_engine_name(s->storage) : "none";
     return zinf_params_hash_open(&s->plan, &s->hash, err);
+}
+
+static zinf_status load(session *s, zinf_error *err)
+{
+    if (read_plan(s, err))
+        return err->status;
+    open_files(s, err);
+    if (zinf_ranks_together(s->ranks, err))
+        return err->status;
+    open_machine(s, err);
+    return zinf_ranks_together(s->ranks, err);
 }
 
 /* ---- states in and out ---- */
@@ -215,9 +309,8 @@ static zinf_status put_state(void *context, uint32_t tensor, zinf_state_array ar
 {
     const state_sink *sink = context;
 
-    if (array == ZINF_STATE_MASTER &&
-        zinf_params_hash_put(sink->hash, tensor, first, n, values, err))
-        return err->status;
+    if (array == ZINF_STATE_MASTER)
+        zinf_params_hash_put(sink->hash, tensor, first, n, values);
     if (sink->largest && array == ZINF_STATE_MASTER)
         find_largest(tensor, first, n, values, sink->largest);
     if (sink->exported && array == ZINF_STATE_MASTER &&
@@ -243,40 +336,13 @@ static zinf_status continue_log(session *s, zinf_error *err)
     return ZINF_OK;
 }
 
-static zinf_status begin_pretrained(session *s, zinf_error *err)
+static zinf_status open_checkpoint(session *s, zinf_checkpoint_reader **ret_reader,
+                                   zinf_error *err)
 {
-    zinf_env env = {.get = get_pretrained};
-    zinf_hf_reader *reader = NULL;
-
-    if (zinf_hf_open(s->options->init, &s->plan, &reader, err))
+    if (zinf_checkpoint_open(s->options->resume, &s->plan, s->ranks->collective->rank,
+                             s->ranks->collective->n_ranks, ret_reader, &s->progress, err) ||
+        reserve_place(s, err) || continue_log(s, err))
         return err->status;
-    env.state_context = reader;
-    zinf_executor_run(s->executor, ZINF_PROGRAM_LOAD, &env, err);
-    zinf_hf_close(reader);
-    return err->status;
-}
-
-/* Fresh weights, a pretrained model's, or a checkpoint's. */
-static zinf_status begin(session *s, zinf_error *err)
-{
-    zinf_env env = {.get = get_state};
-    zinf_checkpoint_reader *reader = NULL;
-
-    if (s->options->init)
-        return begin_pretrained(s, err);
-    if (!s->options->resume)
-        return zinf_executor_run(s->executor, ZINF_PROGRAM_INIT, &env, err);
-    if (zinf_checkpoint_open(s->options->resume, &s->plan, &reader, &s->progress, err))
-        return err->status;
-    env.state_context = reader;
-    env.step = s->progress.step;
-    if (!reserve_place(s, err) && !continue_log(s, err))
-        zinf_executor_run(s->executor, ZINF_PROGRAM_LOAD, &env, err);
-    zinf_checkpoint_close(reader);
-    if (err->status)
-        return err->status;
-    zinf_progress_say(&s->line, "zinf-run: resumed \"%s\" at step %" PRIu64, s->options->resume,
-                      s->progress.step);
     if (s->progress.seed != s->plan.job.seed)
         zinf_progress_say(&s->line, "zinf-run: warning: the checkpoint was trained with seed %"
                           PRIu64 ", the plan has %" PRIu64 ": the order of the data changes",
@@ -284,6 +350,33 @@ static zinf_status begin(session *s, zinf_error *err)
     s->progress.seed = s->plan.job.seed;
     s->progress.plan_hash = s->plan.hash;
     return open_data(s, err);
+}
+
+/* Fresh weights, a pretrained model's, or a checkpoint's; the same on every rank, or on none. */
+static zinf_status begin(session *s, zinf_error *err)
+{
+    const bool resume = s->options->resume != NULL;
+    zinf_env env = {.get = get_state};
+    zinf_checkpoint_reader *reader = NULL;
+    zinf_hf_reader *pretrained = NULL;
+
+    if (resume)
+        open_checkpoint(s, &reader, err);
+    else if (s->options->init && !zinf_hf_open(s->options->init, &s->plan, &pretrained, err))
+        env.get = get_pretrained;
+    if (zinf_ranks_together(s->ranks, err) == ZINF_OK && compare_inputs(s, err) == ZINF_OK) {
+        env.state_context = resume ? (void *)reader : pretrained;
+        env.step = s->progress.step;
+        zinf_executor_run(s->executor, resume || pretrained ? ZINF_PROGRAM_LOAD
+                                                            : ZINF_PROGRAM_INIT, &env, err);
+        zinf_ranks_together(s->ranks, err);
+    }
+    zinf_checkpoint_close(reader);
+    zinf_hf_close(pretrained);
+    if (err->status == ZINF_OK && resume)
+        zinf_progress_say(&s->line, "zinf-run: resumed \"%s\" at step %" PRIu64,
+                          s->options->resume, s->progress.step);
+    return err->status;
 }
 
 /* What a failed save leaves, behind what went wrong. */
@@ -300,28 +393,59 @@ static zinf_status not_saved(const session *s, zinf_error *err)
     return err->status;
 }
 
-/* Reads all states once: into a checkpoint if `save`, into a Hugging Face directory if `export`,
- * and into the hash of the weights. ret_largest may be NULL. */
+/* Rank 0 makes the files, the others open them; then all write what they have, and rank 0 makes it
+ * a checkpoint once all is there. */
+static zinf_status open_writer(session *s, zinf_checkpoint_writer **ret_writer, zinf_error *err)
+{
+    const char *directory = s->options->save;
+
+    if (s->ranks->collective->rank == 0)
+        zinf_checkpoint_create(directory, &s->plan, &s->progress, ret_writer, err);
+    if (zinf_ranks_together(s->ranks, err))
+        return err->status;
+    if (s->ranks->collective->rank != 0)
+        zinf_checkpoint_join(directory, &s->plan, &s->progress, ret_writer, err);
+    return zinf_ranks_together(s->ranks, err);
+}
+
+static zinf_status commit(session *s, zinf_checkpoint_writer **writer, zinf_error *err)
+{
+    uint32_t n;
+    uint64_t *totals = zinf_checkpoint_totals(*writer, &n);
+
+    zinf_checkpoint_sync(*writer, err);
+    if (zinf_ranks_together(s->ranks, err) || zinf_ranks_add(s->ranks, totals, n, err))
+        return err->status;
+    if (s->ranks->collective->rank == 0) {
+        zinf_checkpoint_writer *mine = *writer;
+        *writer = NULL;
+        zinf_checkpoint_commit(mine, err);
+    }
+    return zinf_ranks_together(s->ranks, err);
+}
+
+/* Reads all states once: into a checkpoint if `save`, into a Hugging Face directory if `export`
+ * (of one rank), and into the hash of the weights. ret_largest, of this rank's weights, may be
+ * NULL. */
 static zinf_status export_state(session *s, bool save, bool export, largest *ret_largest,
                                 zinf_error *err)
 {
     state_sink sink = {.hash = s->hash, .largest = ret_largest};
     zinf_env env = {.step = s->progress.step, .put = put_state, .state_context = &sink};
     zinf_error reserving = {0};
+    uint32_t n;
+    uint64_t *totals = zinf_params_hash_totals(s->hash, &n);
 
     zinf_params_hash_reset(s->hash);
-    if (save && zinf_checkpoint_create(s->options->save, &s->plan, &s->progress, &sink.writer,
-                                       err))
-        return not_saved(s, err);
-    if ((export && begin_export(s, &sink.exported, err)) ||
-        zinf_executor_run(s->executor, ZINF_PROGRAM_SAVE, &env, err)) {
-        zinf_checkpoint_abandon(sink.writer);
+    if ((!save || open_writer(s, &sink.writer, err) == ZINF_OK) &&
+        (!export || begin_export(s, &sink.exported, err) == ZINF_OK))
+        zinf_executor_run(s->executor, ZINF_PROGRAM_SAVE, &env, err);
+    if (zinf_ranks_together(s->ranks, err) == ZINF_OK && save)
+        commit(s, &sink.writer, err);
+    zinf_checkpoint_abandon(sink.writer);
+    if (err->status) {
         zinf_hf_abandon(sink.exported);
         return save ? not_saved(s, err) : err->status;
-    }
-    if (save && zinf_checkpoint_commit(sink.writer, err)) {
-        zinf_hf_abandon(sink.exported);
-        return not_saved(s, err);
     }
     if (save) {
         s->saved_step = s->progress.step;
@@ -337,14 +461,17 @@ static zinf_status export_state(session *s, bool save, bool export, largest *ret
         zinf_progress_say(&s->line, "zinf-run: exported the model of step %" PRIu64 " to \"%s\"%s",
                           s->progress.step, s->options->export, s->options->init ? "" :
                           "; its tokenizer is not known, copy it there");
+    if (zinf_ranks_add(s->ranks, totals, n, err))
+        return err->status;
     return zinf_params_hash_digest(s->hash, &s->report.params_hash, err);
 }
 
 /* ---- steps ---- */
 
 typedef struct token_source {
+    const zinf_collective *ranks;
     zinf_data *data;
-    uint64_t *position;
+    uint64_t *position; /* sequences that all ranks have taken */
 } token_source;
 
 static zinf_status next_batch(void *context, uint64_t n, uint64_t cols, int32_t *ret_tokens,
@@ -353,20 +480,23 @@ static zinf_status next_batch(void *context, uint64_t n, uint64_t cols, int32_t 
     const token_source *source = context;
 
     (void)cols; /* sequence + 1, as the data was opened with */
-    if (zinf_data_batch(source->data, *source->position, n, 0, 1, ret_tokens, err))
+    if (zinf_data_batch(source->data, *source->position, n, source->ranks->rank,
+                        source->ranks->n_ranks, ret_tokens, err))
         return err->status;
-    *source->position += n;
+    *source->position += n * source->ranks->n_ranks;
     return ZINF_OK;
 }
 
-/* Mean loss over the first batches of the validation data, in file order. */
+/* Mean loss over the first batches of the validation data, in file order; as many as are asked
+ * for, and what is missing to the same number on every rank. */
 static zinf_status validate(session *s, double *ret_loss, zinf_error *err)
 {
     const uint64_t micro = s->plan.decisions.micro_batch;
     const uint64_t most = (zinf_data_n_sequences(s->val) + micro - 1) / micro;
-    const uint64_t n = s->options->val_batches < most ? s->options->val_batches : most;
+    const uint64_t wanted = s->options->val_batches < most ? s->options->val_batches : most;
+    const uint64_t ranks = s->ranks->collective->n_ranks, n = (wanted + ranks - 1) / ranks;
     uint64_t position = 0;
-    token_source source = {s->val, &position};
+    token_source source = {s->ranks->collective, s->val, &position};
     double sum = 0;
 
     if (n == 0 || s->plan.programs[ZINF_PROGRAM_EVAL].n_segments == 0)
@@ -434,12 +564,14 @@ static zinf_status one_step(session *s, bool last, zinf_error *err)
 {
     const zinf_job_info *job = &s->plan.job;
     const zinf_progress before = s->progress;
-    token_source source = {s->data, &s->progress.data_position};
+    token_source source = {s->ranks->collective, s->data, &s->progress.data_position};
     zinf_env env = {.step = s->progress.step, .batch = next_batch, .batch_context = &source,
                     .lr = zinf_learning_rate(job, s->progress.step)};
 
+    const uint64_t sent = s->ranks->collective->sent_bytes(s->ranks->collective);
     if (zinf_executor_run(s->executor, ZINF_PROGRAM_STEP, &env, err))
         return err->status;
+    s->report.sent_bytes += s->ranks->collective->sent_bytes(s->ranks->collective) - sent;
     s->progress.step++;
     zinf_step_report step = {
         .step = s->progress.step, .steps = s->steps, .loss = env.loss, .lr = env.lr,
@@ -469,18 +601,32 @@ static zinf_status one_step(session *s, bool last, zinf_error *err)
     return ZINF_OK;
 }
 
-static zinf_status train(session *s, zinf_error *err)
+/* Whether any rank was told to stop. */
+static zinf_status ask_stop(session *s, const volatile sig_atomic_t *stop, bool *ret_stop,
+                            zinf_error *err)
 {
-    const volatile sig_atomic_t *stop = s->stop;
+    double told = *stop != 0;
+
+    if (zinf_ranks_sum(s->ranks, &told, 1, err))
+        return err->status;
+    *ret_stop = told > 0;
+    return ZINF_OK;
+}
+
+static zinf_status train(session *s, const volatile sig_atomic_t *stop, zinf_error *err)
+{
     const uint64_t first = s->progress.step;
+    bool stopped = false;
 
     if (first >= s->steps && s->options->resume && s->options->steps_given)
         zinf_progress_say(&s->line, "zinf-run: nothing is left to train: the checkpoint is at "
                           "step %" PRIu64 ", --steps is %" PRIu64, first, s->steps);
-    while (s->progress.step < s->steps && !*stop)
-        if (one_step(s, s->progress.step + 1 == s->steps, err))
+    if (ask_stop(s, stop, &stopped, err))
+        return err->status;
+    while (s->progress.step < s->steps && !stopped)
+        if (one_step(s, s->progress.step + 1 == s->steps, err) || ask_stop(s, stop, &stopped, err))
             return err->status;
-    if (*stop && s->progress.step < s->steps) {
+    if (stopped && s->progress.step < s->steps) {
         if (s->options->trace && s->progress.step > first &&
             zinf_trace_write(s->options->trace, &s->plan, s->executor, err))
             return err->status;
@@ -517,6 +663,25 @@ static void account(session *s)
         r->measured_bytes[ZINF_TIER_NVME] = (uint64_t)info.st_size;
 }
 
+/* Each rank's measured memory and what it has sent, where rank 0 can report it. */
+static zinf_status account_ranks(session *s, zinf_error *err)
+{
+    const zinf_collective *c = s->ranks->collective;
+    zinf_run_report *r = &s->report;
+    zinf_rank_report mine = {.sent_bytes = r->n_steps ? r->sent_bytes / r->n_steps : 0};
+
+    memcpy(mine.measured_bytes, r->measured_bytes, sizeof mine.measured_bytes);
+    s->rank_reports = calloc(c->n_ranks, sizeof *s->rank_reports);
+    if (!s->rank_reports)
+        zinf_fail(err, ZINF_MACHINE, "out of memory for the report of %" PRIu32 " ranks",
+                  c->n_ranks);
+    if (zinf_ranks_together(s->ranks, err))
+        return err->status;
+    r->n_ranks = c->n_ranks;
+    r->ranks = s->rank_reports;
+    return c->allgather(c, &mine, s->rank_reports, sizeof mine, ZINF_U8, err);
+}
+
 static zinf_status evaluate(session *s, zinf_error *err)
 {
     zinf_evaluation e;
@@ -536,6 +701,7 @@ static zinf_status evaluate(session *s, zinf_error *err)
 static zinf_status finish(session *s, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
+    const bool first = s->ranks->collective->rank == 0;
 
     if (export_state(s, o->save && s->saved_step != s->progress.step, o->export != NULL, NULL,
                      err) ||
@@ -547,28 +713,37 @@ static zinf_status finish(session *s, zinf_error *err)
         const zinf_sample_options sample = {o->prompt, o->sample,
                                             s->plan.job.seed + s->progress.step,
                                             o->temperature, bytes};
-        if (zinf_sample(&s->plan, s->executor, &sample, stdout, err))
+        if (zinf_sample(&s->plan, s->executor, &sample, first ? stdout : NULL, err))
             return err->status;
     }
     account(s);
-    zinf_report_table(stdout, &s->plan, &s->report);
-    if (ferror(stdout))
-        return zinf_fail(err, ZINF_MACHINE, "cannot write to standard output");
-    if (s->log)
-        return zinf_log_summary(s->log, &s->plan, &s->report, err);
-    return ZINF_OK;
+    if (account_ranks(s, err))
+        return err->status;
+    if (first) {
+        zinf_report_table(stdout, &s->plan, &s->report);
+        if (ferror(stdout))
+            zinf_fail(err, ZINF_MACHINE, "cannot write to standard output");
+        else if (s->log)
+            zinf_log_summary(s->log, &s->plan, &s->report, err);
+    }
+    return zinf_ranks_together(s->ranks, err);
 }
 
-zinf_status zinf_run(const zinf_run_options *options, const volatile sig_atomic_t *stop,
-                     zinf_error *err)
+zinf_status zinf_run(const zinf_run_options *options, zinf_ranks *ranks,
+                     const volatile sig_atomic_t *stop, zinf_error *err)
 {
-    session s = {.options = options, .saved_step = UINT64_MAX, .stop = stop};
+    zinf_run_options mine = *options;
+    session s = {.options = &mine, .ranks = ranks, .saved_step = UINT64_MAX,
+                 .stop = stop};
 
-    zinf_progress_begin(&s.line);
-    if (load(&s, err) == ZINF_OK && begin(&s, err) == ZINF_OK && train(&s, err) == ZINF_OK)
+    zinf_progress_begin(&s.line, ranks->collective->rank == 0);
+    if (ranks->collective->rank != 0)
+        mine.log = mine.trace = NULL;
+    if (load(&s, err) == ZINF_OK && begin(&s, err) == ZINF_OK && train(&s, stop, err) == ZINF_OK)
         finish(&s, err);
     if (s.line.open)
         fputc('\n', stderr);
+    free(s.rank_reports);
     zinf_params_hash_close(s.hash);
     zinf_executor_close(s.executor);
     zinf_storage_close(s.storage);

@@ -6,9 +6,10 @@
 
 #include "runtime/error.h"
 #include "runtime/options.h"
+#include "runtime/ranks.h"
 
-/* *stop != 0 ends the run after the current step. */
-zinf_status zinf_run(const zinf_run_options *options, const volatile sig_atomic_t *stop,
-                     zinf_error *err);
+/* *stop != 0 on any rank ends the run after the current step. */
+zinf_status zinf_run(const zinf_run_options *options, zinf_ranks *ranks,
+                     const volatile sig_atomic_t *stop, zinf_error *err);
 
 #endif

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/checkpoint_format.h"
 #include "runtime/json.h"
 
 enum { HEADER_ALIGN = 4096, DEPTH = 4 };
@@ -284,39 +285,41 @@ zinf_status zinf_safetensors_header(const zinf_safetensor_row *rows, uint32_t n,
                                     const char *const (*metadata)[2], unsigned n_metadata,
                                     char **ret_bytes, uint64_t *ret_n, zinf_error *err)
 {
+    errno = 0;
     json_object *header = json_object_new_object(), *texts = json_object_new_object();
     uint64_t at = 0;
 
-    json_object_object_add(header, "__metadata__", texts);
+    zinf_json_add(header, "__metadata__", texts);
     for (unsigned i = 0; i < n_metadata; i++)
-        json_object_object_add(texts, metadata[i][0], json_object_new_string(metadata[i][1]));
+        zinf_json_add(texts, metadata[i][0], json_object_new_string(metadata[i][1]));
     for (uint32_t i = 0; i < n; i++) {
         json_object *entry = json_object_new_object(), *range = json_object_new_array();
         json_object *shape = json_object_new_array();
         uint64_t bytes = zinf_dtype_bytes(rows[i].dtype);
         for (uint32_t k = 0; k < rows[i].n_dims; k++) {
-            json_object_array_add(shape, json_object_new_uint64(rows[i].shape[k]));
+            zinf_json_append(shape, json_object_new_uint64(rows[i].shape[k]));
             bytes *= rows[i].shape[k];
         }
-        json_object_array_add(range, json_object_new_uint64(at));
-        json_object_array_add(range, json_object_new_uint64(at += bytes));
-        json_object_object_add(entry, "dtype",
+        zinf_json_append(range, json_object_new_uint64(at));
+        zinf_json_append(range, json_object_new_uint64(at += bytes));
+        zinf_json_add(entry, "dtype",
                                json_object_new_string(zinf_dtype_name(rows[i].dtype)));
-        json_object_object_add(entry, "shape", shape);
-        json_object_object_add(entry, "data_offsets", range);
-        if (json_object_object_get_ex(header, rows[i].name, NULL)) {
+        zinf_json_add(entry, "shape", shape);
+        zinf_json_add(entry, "data_offsets", range);
+        if (header && json_object_object_get_ex(header, rows[i].name, NULL)) {
             json_object_put(entry);
             json_object_put(header);
             return zinf_fail(err, ZINF_BAD_INPUT, "the plan has two tensors \"%s\"",
                              rows[i].name);
         }
-        json_object_object_add(header, rows[i].name, entry);
+        zinf_json_add(header, rows[i].name, entry);
     }
     const char *text = json_object_to_json_string_ext(
         header, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
-    const uint64_t length = text ? strlen(text) : 0;
+    const bool fine = text && errno != ENOMEM;
+    const uint64_t length = fine ? strlen(text) : 0;
     const uint64_t all = (8 + length + HEADER_ALIGN - 1) / HEADER_ALIGN * HEADER_ALIGN;
-    char *bytes = text && all <= ZINF_SAFETENSORS_HEADER ? malloc(all) : NULL;
+    char *bytes = fine && all <= ZINF_SAFETENSORS_HEADER ? malloc(all) : NULL;
     if (bytes) {
         const uint64_t stated = all - 8;
         memset(bytes, ' ', all);

@@ -35,6 +35,8 @@ static zinf_status batch(void *context, uint64_t n, uint64_t cols, int32_t *ret_
 
 static void print_token(FILE *out, int32_t token, bool bytes)
 {
+    if (!out)
+        return;
     if (bytes)
         fputc(token, out);
     else
@@ -123,11 +125,14 @@ zinf_status zinf_sample(const zinf_plan *plan, zinf_executor *executor,
         const double uniform = (double)(mix(mix(options->seed + 1) + i) >> 11) * 0x1p-53;
         const int32_t token = choose(logits, n_choices, options->temperature, uniform);
         print_token(out, token, options->bytes);
-        fflush(out);
+        if (out)
+            fflush(out);
         push(&w, token);
     }
-    fputc('\n', out);
-    fflush(out);
+    if (out) {
+        fputc('\n', out);
+        fflush(out);
+    }
 done:
     free(logits);
     free(w.tokens);

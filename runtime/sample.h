@@ -16,7 +16,7 @@ typedef struct zinf_sample_options {
     bool bytes;         /* tokens are bytes */
 } zinf_sample_options;
 
-/* Writes prompt and sample to out. */
+/* Writes prompt and sample to out, unless that is NULL. */
 zinf_status zinf_sample(const zinf_plan *plan, zinf_executor *executor,
                         const zinf_sample_options *options, FILE *out, zinf_error *err);
 

@@ -68,17 +68,20 @@ static bool ready(simulation *s, int queue)
 }
 
 /* Groups of queues that share a resource; 0: a resource of its own. */
+enum { CORES_GROUP = 1, STORAGE_GROUP = 2 };
+
 static int group(const zinf_plan *plan, int queue)
 {
     switch (queue) {
     case ZINF_QUEUE_COMPUTE:
     case ZINF_QUEUE_UPDATE:
+    case ZINF_QUEUE_COLLECTIVE:
     case ZINF_QUEUE_UPLOAD:
     case ZINF_QUEUE_DOWNLOAD:
-        return plan->machine.shared_cores ? 1 : 0;
+        return plan->machine.shared_cores ? CORES_GROUP : 0;
     case ZINF_QUEUE_READ:
     case ZINF_QUEUE_WRITE:
-        return plan->machine.overlap_read_write ? 0 : 2;
+        return plan->machine.overlap_read_write ? 0 : STORAGE_GROUP;
     default:
         return 0;
     }
@@ -106,8 +109,10 @@ static bool run(simulation *s, double *ret_total)
             return false;
         double rate[ZINF_N_QUEUES], step = -1;
         for (int q = 0; q < ZINF_N_QUEUES; q++) {
-            int g = group(s->plan, q);
-            rate[q] = g && sharing[g] > 1 ? 1.0 / sharing[g] : 1.0;
+            const int g = group(s->plan, q);
+            const bool shared = g && sharing[g] > 1;
+            /* Cores are shared fairly. A disk serves reads first: they are awaited. */
+            rate[q] = !shared ? 1.0 : g == STORAGE_GROUP ? q == ZINF_QUEUE_READ : 1.0 / sharing[g];
             if (active[q] && (step < 0 || left[q] / rate[q] < step))
                 step = left[q] / rate[q];
         }
@@ -186,6 +191,13 @@ static zinf_status simulate(const zinf_plan *plan, zinf_program_kind kind, uint3
     return ZINF_OK;
 }
 
+static void add_busy(const simulation *s, double times, double busy_ns[ZINF_N_QUEUES])
+{
+    for (uint32_t i = 0; i < s->n_events; i++)
+        busy_ns[s->plan->instrs[s->events[i].instr].queue] +=
+            times * (s->events[i].end_ns - s->events[i].start_ns);
+}
+
 zinf_status zinf_timeline_run(const zinf_plan *plan, zinf_program_kind program,
                               zinf_timeline *ret_timeline, zinf_error *err)
 {
@@ -202,7 +214,7 @@ zinf_status zinf_timeline_run(const zinf_plan *plan, zinf_program_kind program,
             rest = segment->count - UNROLL;
         for (uint32_t i = 0; i < segment->n_instrs; i++) {
             const zinf_instr *instr = &plan->instrs[segment->first_instr + i];
-            t.busy_ns[instr->queue] += instr->cost_ns * (double)segment->count;
+            t.alone_ns[instr->queue] += instr->cost_ns * (double)segment->count;
         }
     }
     if (rest) {
@@ -212,12 +224,18 @@ zinf_status zinf_timeline_run(const zinf_plan *plan, zinf_program_kind program,
             release(&s);
             return err->status;
         }
+        add_busy(&shorter, -(double)rest, t.busy_ns);
+        add_busy(&s, (double)rest, t.busy_ns);
         release(&shorter);
         t.total_ns += (t.total_ns - total) * (double)rest;
     }
-    for (int q = 0; q < ZINF_N_QUEUES; q++) /* an extrapolation may round below a busy queue */
+    add_busy(&s, 1, t.busy_ns);
+    for (int q = 0; q < ZINF_N_QUEUES; q++) { /* an extrapolation may round below what it must be */
+        if (t.busy_ns[q] < t.alone_ns[q])
+            t.busy_ns[q] = t.alone_ns[q];
         if (t.total_ns < t.busy_ns[q])
             t.total_ns = t.busy_ns[q];
+    }
     t.events = s.events;
     t.n_events = s.n_events;
     s.events = NULL;

@@ -16,15 +16,17 @@ typedef struct zinf_event {
 
 typedef struct zinf_timeline {
     double total_ns;
-    double busy_ns[ZINF_N_QUEUES]; /* sum of costs, all iterations: as if each ran alone */
+    double alone_ns[ZINF_N_QUEUES]; /* sum of costs, all iterations: as if each ran alone */
+    double busy_ns[ZINF_N_QUEUES];  /* time with an instruction running: more where it is slowed */
     zinf_event *events;            /* iterations beyond the third of a loop are left out */
     uint32_t n_events;
 } zinf_timeline;
 
 /* Runs one program. Instances on queues that share a resource slow each other down: compute,
  * update, upload and download where machine.shared_cores, read and write unless
- * machine.overlap_read_write; k active ones progress at 1/k. So total is at least every queue's
- * busy time and at most their sum. A loop of more than three iterations is extrapolated from the
+ * machine.overlap_read_write. k active ones on cores progress at 1/k; of storage's two, a read
+ * goes on and a write stands still, as disks serve them. So total is at least every queue's
+ * time alone and at most their sum. A loop of more than three iterations is extrapolated from the
  * third. Errors: out of memory; a wait that is never satisfied (a deadlock). */
 zinf_status zinf_timeline_run(const zinf_plan *plan, zinf_program_kind program,
                               zinf_timeline *ret_timeline, zinf_error *err);

@@ -68,6 +68,7 @@ void bench_peak_run(zinf_dtype dtype, int n_threads);
 void bench_triad(int n_threads, int64_t n, const float *b, const float *c, float *a);
 
 /* The items. */
+void bench_peak(const bench_options *options);
 void bench_gemm(const bench_options *options);
 void bench_attention(const bench_options *options);
 void bench_adam(const bench_options *options);

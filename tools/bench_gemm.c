@@ -27,6 +27,21 @@ static void add_peak(bench_cases *all, peak *it, const bench_options *options,
     bench_add(all, run_peak, it, flop * options->n_threads, "peak");
 }
 
+void bench_peak(const bench_options *options)
+{
+    static bench_cases all;
+    const char *unit;
+    peak bound;
+
+    all.n = 0;
+    add_peak(&all, &bound, options, &unit);
+    bench_rounds(options, &all);
+    bench_figure rate = bench_rate(options, &all, 0);
+    rate.value *= 1e-9;
+    bench_report(options, "peak", rate, "GFLOP/s", "%s registers on %d threads", unit,
+                 options->n_threads);
+}
+
 typedef struct call {
     const zinf_kernels *table;
     zinf_gemm *gemm;

@@ -15,6 +15,7 @@ static const struct {
     void (*run)(const bench_options *options);
     const char *help;
 } items[] = {
+    {"peak", bench_peak, "bf16 multiply-adds of registers alone, the bound of the next two"},
     {"gemm", bench_gemm, "GEMM calls of GPT-2 124M in bf16, to register-only multiply-adds"},
     {"attention", bench_attention, "attention forward + backward in bf16, to the same"},
     {"adam", bench_adam, "Adam on host memory, to a stream in place over the same bytes"},

@@ -64,6 +64,20 @@ def initial(number, shape, center, spread):
     return array.array("f", values)
 
 
+MASK = (1 << 64) - 1
+
+
+def element_sum(data):
+    """As runtime/element_sum.h, of a whole tensor's bytes."""
+    total, index = 0, 0
+    for (bits,) in struct.iter_unpack("<I", data):
+        index += 1
+        x = (index * 0x9E3779B97F4A7C15 + bits * 0xD6E8FEB86659FD93) & MASK
+        x = (x ^ x >> 32) * 0xBF58476D1CE4E5B9 & MASK
+        total += x ^ x >> 29
+    return total & MASK
+
+
 def xxh64(data):
     """As xxhash's XXH64 with seed 0."""
     p1, p2, p3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
@@ -156,9 +170,9 @@ def write_checkpoint(folder, listed, model, seed):
         with open(os.path.join(step, state + ".safetensors"), "wb") as out:
             out.write(text + b"".join(data))
         files[state + ".safetensors"] = {"bytes": len(text) + at, "header": f"{xxh64(text):016x}"}
-        sums[state] = [f"{xxh64(values):016x}" for values in data]
+        sums[state] = [f"{element_sum(values):016x}" for values in data]
     manifest = {
-        "format": "zinf checkpoint", "version": 2, "step": 0, "data_position": 0,
+        "format": "zinf checkpoint", "version": 3, "step": 0, "data_position": 0,
         "seed": seed, "loss_scale": "0x1p+0", "plan_hash": f"{0:016x}",
         "model": {**{key: value.hex() if isinstance(value, float) else value
                      for key, value in model.items()},

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "planner/ranks.h"
 #include "planner/search.h"
 #include "runtime/checker.h"
 #include "runtime/params_hash.h"
@@ -31,16 +32,23 @@ void trainer_model_text(const trainer_model *m, char *ret_text)
 
 static const char cluster_text[] =
     "cluster:\n"
-    "  name: tiny\n  nodes: 1\n  devices_per_node: 1\n"
+    "  name: tiny\n  nodes: 1\n  devices_per_node: %u\n"
     "  device: {kind: cpu, name: cpu, memory: 1 GiB, "
     "peak: {bf16: 350 GFLOP/s, fp32: 180 GFLOP/s}, bandwidth: 25 GB/s}\n"
     "  host: {memory: 2 GiB, cores: 2, bandwidth: 25 GB/s, adam: 5e8 params/s}\n"
     "  nvme: {paths: [/tmp], capacity: 4 GiB, read: 1 GB/s, write: 1 GB/s, latency: 100 us}\n"
-    "  links: {host_device: {per_device: 8 GB/s, latency: 5 us}}\n"
+    "  links: {host_device: {per_device: 8 GB/s, latency: 5 us}, "
+    "intra_node: {per_device: 8 GB/s, latency: 5 us}}\n"
     "  unified: %s\n";
 
 zinf_status trainer_plan(const trainer_model *model, bool unified, const char *sets,
                          zinf_plan *ret_plan, zinf_error *err)
+{
+    return trainer_plan_ranks(model, unified, 1, sets, ret_plan, err);
+}
+
+zinf_status trainer_plan_ranks(const trainer_model *model, bool unified, unsigned ranks,
+                               const char *sets, zinf_plan *ret_plan, zinf_error *err)
 {
     char text[1024], word[64];
     zinf_search_result result = {0};
@@ -52,15 +60,17 @@ zinf_status trainer_plan(const trainer_model *model, bool unified, const char *s
     trainer_model_text(model, text);
     if (zinf_model_parse("model", text, strlen(text), NULL, &m, err))
         return err->status;
-    snprintf(text, sizeof text, cluster_text, unified ? "true" : "false");
+    snprintf(text, sizeof text, cluster_text, ranks, unified ? "true" : "false");
     if (zinf_cluster_parse("cluster", text, strlen(text), &cluster, err))
         return err->status;
     zinf_settings_init(&settings);
     for (; sscanf(sets, "%63s%n", word, &n) == 1; sets += n)
         if (zinf_settings_set(&settings, word, err))
             return err->status;
-    if (zinf_settings_check(&settings, &m, &cluster, err) == ZINF_OK &&
-        zinf_search(&m, &cluster, &settings, 1, &result, err) == ZINF_OK &&
+    if (zinf_settings_check(&settings, &m, &cluster, err))
+        return err->status;
+    cluster = zinf_cluster_share(&cluster);
+    if (zinf_search(&m, &cluster, &settings, 1, &result, err) == ZINF_OK &&
         zinf_plan_check(&result.plan, err) == ZINF_OK) {
         *ret_plan = result.plan;
         memset(&result.plan, 0, sizeof result.plan);
@@ -99,9 +109,11 @@ static zinf_status put(void *context, uint32_t tensor, zinf_state_array array, u
     const uint64_t key = ((uint64_t)tensor * 3 + array) * 0x9e3779b97f4a7c15 + first;
     sink *s = context;
 
+    (void)err;
     s->state += XXH3_64bits_withSeed(values, n * sizeof *values, key);
-    return array == ZINF_STATE_MASTER
-               ? zinf_params_hash_put(s->params, tensor, first, n, values, err) : ZINF_OK;
+    if (array == ZINF_STATE_MASTER)
+        zinf_params_hash_put(s->params, tensor, first, n, values);
+    return ZINF_OK;
 }
 
 static zinf_status train(const zinf_plan *plan, const trainer_options *o, zinf_storage *storage,

@@ -24,6 +24,9 @@ void trainer_model_text(const trainer_model *model, char *ret_text);
 /* sets: "key=value key=value ..", as for zinf-plan --set. The plan has passed the checker. */
 zinf_status trainer_plan(const trainer_model *model, bool unified, const char *sets,
                          zinf_plan *ret_plan, zinf_error *err);
+/* The same for several ranks, the devices of one node. */
+zinf_status trainer_plan_ranks(const trainer_model *model, bool unified, unsigned ranks,
+                               const char *sets, zinf_plan *ret_plan, zinf_error *err);
 
 typedef struct trainer_options {
     const char *directory;       /* of the nvme tier */

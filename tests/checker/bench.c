@@ -3,76 +3,106 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
+#include "kernels/kernels.h"
 #include "runtime/checker.h"
 #include "runtime/opcodes.h"
 
-enum { PAIR = 2, RING = 64, TILES = 4, ROWS = 128, COLS = 64 };
+enum { PAIR = 2, RING = 64, TILES = 4, N = 128, M = 64, K = 256, FIRST = 2 * TILES + 1 };
+enum { TILE = M * K * 2, MATRIX = N * K * 2, STATE = M * K * 12 };
+enum { X, Y, PARAM, OPTIMIZER = PARAM + TILES }; /* values */
 
-/* EVAL's uses must equal STEP's, so the program is FLUSH, of which nothing is asked but order. */
+static zinf_operand matrix(zinf_tier tier, uint64_t offset, uint32_t value, zinf_dtype dtype,
+                           uint64_t rows, uint64_t cols)
+{
+    return (zinf_operand){.tier = (uint8_t)tier, .offset = offset, .value = value,
+                          .dtype = (uint8_t)dtype, .rows = rows, .cols = cols, .ld = cols,
+                          .bytes = rows * cols * zinf_dtype_bytes(dtype)};
+}
+
+static void add(zinf_plan *p, unsigned opcode, zinf_queue queue, uint32_t unit, uint32_t wait,
+                const zinf_operand *o)
+{
+    zinf_instr *instr = &p->instrs[p->n_instrs++];
+
+    *instr = (zinf_instr){.opcode = (uint16_t)opcode, .queue = (uint8_t)queue, .unit = unit,
+                          .n_operands = (uint32_t)strlen(zinf_opcode_get(opcode)->access),
+                          .operand0 = p->n_operands, .wait0 = p->n_waits};
+    memcpy(&p->operands[p->n_operands], o, instr->n_operands * sizeof *o);
+    p->n_operands += instr->n_operands;
+    instr->n_waits = wait != ZINF_NONE;
+    p->waits[p->n_waits] = (zinf_wait){wait, 0};
+    p->n_waits += instr->n_waits;
+}
+
+/* One weight in four tiles, made by INIT and used by every layer; in FLUSH, of which nothing more
+ * is asked. */
 static zinf_plan make(uint32_t n_pairs)
 {
-    zinf_plan p = {.job = {.precision = ZINF_BF16},
-                   .decisions = {.ranks = 1, .accumulation = 1, .micro_batch = 1}};
-    const uint64_t tile = ROWS * COLS * 2, matrix = (uint64_t)ROWS * COLS * TILES * 2;
-    const uint32_t n = PAIR * n_pairs + PAIR; /* and two that fill what is read first */
-    zinf_operand *last;
+    static const zinf_operand absent = {.value = ZINF_NONE};
+    const uint64_t scratch = zinf_gemm_scratch_bytes(N, M, K, 1), values = OPTIMIZER + TILES;
+    const uint32_t n = FIRST + PAIR * n_pairs;
+    zinf_plan p = {.model.vocab = 1, .job = {.precision = ZINF_BF16, .sequence = 1,
+                                             .global_batch = 1},
+                   .decisions = {.ranks = 1, .accumulation = 1, .micro_batch = 1, .n_threads = 1}};
 
     p.instrs = calloc(n, sizeof *p.instrs);
-    p.operands = calloc(8 * (size_t)n_pairs + 2, sizeof *p.operands);
-    p.waits = calloc(2 * (size_t)n_pairs + 1, sizeof *p.waits);
+    p.operands = calloc(6 * (size_t)n, sizeof *p.operands);
+    p.waits = calloc(n, sizeof *p.waits);
     p.segments = calloc(1, sizeof *p.segments);
-    p.values = calloc(8, sizeof *p.values);
+    p.values = calloc(values, sizeof *p.values);
     p.strings = calloc(1, 8);
-    p.n_values = 8;
-    p.machine.arena_bytes[ZINF_TIER_HOST] = tile;
-    p.machine.arena_bytes[ZINF_TIER_DEVICE] = RING * tile + 3 * matrix + 4096;
+    p.units = calloc(TILES, sizeof *p.units);
+    p.parts = calloc(TILES, sizeof *p.parts);
+    p.tensors = calloc(1, sizeof *p.tensors);
+    p.n_values = (uint32_t)values;
+    p.n_strings = 1;
+    p.n_units = p.n_parts = TILES;
+    p.n_tensors = 1;
+    p.tensors[0] = (zinf_tensor){.rows = M * TILES, .cols = K, .n_dims = 2};
+    p.machine.arena_bytes[ZINF_TIER_HOST] = TILES * (TILE + STATE);
+    p.machine.arena_bytes[ZINF_TIER_DEVICE] = RING * TILE + 2 * MATRIX + scratch;
     for (int t = 0; t < ZINF_N_TIERS; t++)
         p.machine.capacity_bytes[t] = p.machine.arena_bytes[t];
-    for (uint32_t i = 0; i < n_pairs; i++) {
-        const uint32_t layer = i / TILES, column = i % TILES;
-        const zinf_operand w = {.offset = i % RING * tile, .bytes = tile, .rows = COLS,
-                                .cols = ROWS, .ld = ROWS, .value = 7, .dtype = ZINF_BF16};
-        zinf_operand host = w, x = w, y = w;
-        host.tier = ZINF_TIER_HOST;
-        host.offset = 0;
-        x.offset = RING * tile + layer % 2 * matrix;
-        x.value = layer % 2;
-        x.rows = ROWS;
-        x.cols = x.ld = COLS * TILES;
-        x.bytes = matrix;
-        y = x;
-        y.offset = RING * tile + (layer + 1) % 2 * matrix + column * COLS * 2;
-        y.cols = COLS;
-        y.bytes = ((ROWS - 1) * y.ld + COLS) * 2;
-        y.value = (layer + 1) % 2;
-        zinf_operand *o = &p.operands[8 * (size_t)i];
-        o[0] = host;
-        o[1] = w;
-        o[2] = x;
-        o[3] = w;
-        o[4] = o[5] = (zinf_operand){.value = ZINF_NONE};
-        o[6] = y;
-        o[7] = (zinf_operand){.offset = RING * tile + 3 * matrix, .bytes = 64, .rows = 1,
-                              .cols = 64, .ld = 64, .dtype = ZINF_U8, .value = ZINF_NONE};
-        p.waits[2 * i] = (zinf_wait){i < RING ? 0 : PAIR * (i - RING) + 3, 0};
-        p.waits[2 * i + 1] = (zinf_wait){PAIR * i + 2, 0};
-        p.instrs[PAIR * i + 2] = (zinf_instr){
-            .opcode = ZINF_OP_UPLOAD, .queue = ZINF_QUEUE_UPLOAD, .operand0 = 8 * i,
-            .n_operands = 2, .wait0 = 2 * i, .n_waits = 1, .unit = ZINF_NONE};
-        p.instrs[PAIR * i + 3] = (zinf_instr){
-            .opcode = ZINF_OP_LINEAR_FORWARD, .queue = ZINF_QUEUE_COMPUTE, .operand0 = 8 * i + 2,
-            .n_operands = 6, .wait0 = 2 * i + 1, .n_waits = 1, .unit = ZINF_NONE};
+    for (uint32_t t = 0; t < TILES; t++) {
+        const uint64_t at = TILES * TILE + t * (uint64_t)STATE;
+        zinf_operand state[3], params[2];
+        p.parts[t] = (zinf_part){.first_row = M * (uint64_t)t, .n_rows = M};
+        p.units[t] = (zinf_unit){.n_elems = M * K, .shard_elems = M * K,
+                                 .whole_param = PARAM + t, .whole_grad = ZINF_NONE,
+                                 .array_stride = M * K * 4, .first_part = t,
+                                 .n_parts = 1,
+                                 .param = {t * TILE, TILE, ZINF_TIER_HOST, PARAM + t},
+                                 .optimizer = {at, STATE, ZINF_TIER_HOST, OPTIMIZER + t}};
+        for (uint64_t i = 0; i < 3; i++)
+            state[i] = matrix(ZINF_TIER_HOST, at + i * M * K * 4, OPTIMIZER + t, ZINF_F32, 1,
+                              M * K);
+        params[0] = state[0];
+        params[1] = matrix(ZINF_TIER_HOST, t * TILE, PARAM + t, ZINF_BF16, 1, M * K);
+        add(&p, ZINF_OP_INIT, ZINF_QUEUE_UPDATE, t, ZINF_NONE, state);
+        add(&p, ZINF_OP_CONVERT, ZINF_QUEUE_UPDATE, t, ZINF_NONE, params);
     }
-    last = &p.operands[8 * (size_t)n_pairs];
-    last[0] = p.operands[0];
-    last[1] = p.operands[2];
-    for (uint32_t i = 0; i < PAIR; i++)
-        p.instrs[i] = (zinf_instr){.opcode = ZINF_OP_ZERO, .unit = ZINF_NONE, .n_operands = 1,
-                                   .queue = i ? ZINF_QUEUE_COMPUTE : ZINF_QUEUE_UPDATE,
-                                   .operand0 = 8 * n_pairs + i};
-    p.n_instrs = n;
+    const zinf_operand x = matrix(ZINF_TIER_DEVICE, RING * TILE, X, ZINF_BF16, N, K);
+    const zinf_operand work = matrix(ZINF_TIER_DEVICE, RING * TILE + 2 * MATRIX, ZINF_NONE, ZINF_U8,
+                                     1, scratch);
+    add(&p, ZINF_OP_ZERO, ZINF_QUEUE_COMPUTE, ZINF_NONE, ZINF_NONE, &x);
+    for (uint32_t i = 0; i < n_pairs; i++) {
+        const uint32_t t = i % TILES;
+        const zinf_operand host = matrix(ZINF_TIER_HOST, t * TILE, PARAM + t, ZINF_BF16, M, K);
+        zinf_operand w = host, y = x;
+        w.tier = ZINF_TIER_DEVICE;
+        w.offset = i % RING * (uint64_t)TILE;
+        y.offset += MATRIX + t * M * 2;
+        y.value = Y;
+        y.cols = M;
+        y.bytes = ((N - 1) * y.ld + M) * 2;
+        add(&p, ZINF_OP_UPLOAD, ZINF_QUEUE_UPLOAD, t,
+            i < RING ? 2 * t + 1 : FIRST + PAIR * (i - RING) + 1, (zinf_operand[]){host, w});
+        add(&p, ZINF_OP_LINEAR_FORWARD, ZINF_QUEUE_COMPUTE, t, p.n_instrs - 1,
+            (zinf_operand[]){x, w, absent, absent, y, work});
+    }
     p.segments[0] = (zinf_segment){.n_instrs = n, .count = 1};
     p.n_segments = 1;
     p.programs[ZINF_PROGRAM_FLUSH].n_segments = 1;
@@ -96,11 +126,6 @@ int main(int argc, char **argv)
     double s = (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
     printf("{\"name\": \"checker\", \"value\": %.0f, \"unit\": \"instructions/s\", \"of\": "
            "\"%u instructions, %d buffers, tiled\"}\n", plan.n_instrs / s, plan.n_instrs, RING);
-    free(plan.instrs);
-    free(plan.operands);
-    free(plan.waits);
-    free(plan.segments);
-    free(plan.values);
-    free(plan.strings);
+    zinf_plan_free(&plan);
     return 0;
 }

@@ -85,7 +85,9 @@ static zinf_operand columns(zinf_operand o, uint64_t first, uint64_t n)
 
 static zinf_operand scalars(const builder *b, uint64_t slot, uint64_t n)
 {
-    return view((buffer){8 * slot, 8 * n, ZINF_TIER_SCALAR}, b->scalar_value + (uint32_t)slot,
+    const uint32_t value = slot < ZINF_SCALAR_PARTIALS ? (uint32_t)slot : ZINF_SCALAR_PARTIALS;
+
+    return view((buffer){8 * slot, 8 * n, ZINF_TIER_SCALAR}, b->scalar_value + value,
                 ZINF_F64, 1, n);
 }
 
@@ -444,8 +446,9 @@ static void add_unit(builder *b, const char *name, uint64_t first, uint64_t rows
         p->tensors[p->n_tensors++] = (zinf_tensor){.rows = all, .cols = MINI_C, .n_dims = 2};
     p->parts[p->n_parts] = (zinf_part){.tensor = p->n_tensors - 1, .first_row = first,
                                        .n_rows = rows};
-    *u = (zinf_unit){.n_elems = rows * MINI_C, .array_stride = rows * MINI_C * 4 + 64,
-                     .first_part = p->n_parts, .n_parts = 1, .decays = 1};
+    *u = (zinf_unit){.n_elems = rows * MINI_C, .shard_elems = rows * MINI_C,
+                     .array_stride = rows * MINI_C * 4 + 64, .first_part = p->n_parts,
+                     .n_parts = 1, .decays = 1};
     snprintf(u->name, sizeof u->name, "%s", name);
     zinf_region *regions[3] = {&u->param, &u->grad, &u->optimizer};
     const zinf_tier tiers[3] = {b->o.param, b->o.grad, b->o.optimizer};
@@ -456,6 +459,8 @@ static void add_unit(builder *b, const char *name, uint64_t first, uint64_t rows
         snprintf(text, sizeof text, "%s %s", name, zinf_class_name((unsigned)i));
         *regions[i] = (zinf_region){buf.offset, buf.bytes, buf.tier, add_value(b, text)};
     }
+    u->whole_param = u->param.value;
+    u->whole_grad = u->grad.value;
     p->n_units++;
     p->n_parts++;
 }
@@ -500,20 +505,6 @@ zinf_plan mini_plan(const mini_options *options)
         p->machine.capacity_bytes[t] = p->machine.arena_bytes[t];
     mini_add_waits(p);
     return b.plan;
-}
-
-zinf_plan mini_copy(const zinf_plan *plan)
-{
-    zinf_plan made = *plan;
-
-#define X(field)                                                                                 \
-    made.field = calloc(CAP, sizeof *made.field);                                                \
-    memcpy(made.field, plan->field, CAP * sizeof *made.field);
-    ARRAYS(X)
-#undef X
-    made.strings = calloc(CAP, 64);
-    memcpy(made.strings, plan->strings, CAP * 64);
-    return made;
 }
 
 void mini_free(zinf_plan *plan)

@@ -1,5 +1,5 @@
 /* tests/checker/oracle.c - see mini.h: what a plan does, by brute force, sharing nothing with the
- * checker. Loops run in full; order is tested on all pairs; memory is a token per byte.
+ * checker. Loops run in full; order is tested on all pairs.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,16 +11,6 @@ typedef struct visit {
     uint64_t iteration;
     uint32_t clock[ZINF_N_QUEUES]; /* visits of each queue that surely ended before, or self */
 } visit;
-
-static zinf_access access_of(const zinf_instr *instr, unsigned slot)
-{
-    zinf_access access = zinf_operand_access(instr, slot);
-
-    if ((instr->opcode == ZINF_OP_CLASSIFIER || instr->opcode == ZINF_OP_CLASSIFIER_BACKWARD) &&
-        (slot == 4 || slot == 5))
-        access.reads = instr->attr[3] >> (slot - 4) & 1;
-    return access;
-}
 
 /* All instructions of a program in program order. */
 static visit *visits_of(const zinf_plan *plan, uint32_t kind, uint32_t *ret_n)
@@ -103,7 +93,7 @@ static bool conflict(const zinf_plan *plan, const visit *x, const visit *y)
         return false;
     for (uint32_t i = 0; i < a->n_operands; i++)
         for (uint32_t k = 0; k < b->n_operands; k++)
-            if ((access_of(a, i).writes || access_of(b, k).writes) &&
+            if ((zinf_operand_access(a, i).writes || zinf_operand_access(b, k).writes) &&
                 overlap(&plan->operands[a->operand0 + i], x->iteration,
                         &plan->operands[b->operand0 + k], y->iteration))
                 return true;
@@ -164,134 +154,4 @@ void mini_add_waits(zinf_plan *plan)
         plan->n_waits += plan->instrs[i].n_waits;
     }
     free(waits);
-}
-
-/* ---- what it computes ---- */
-
-static uint64_t mix(uint64_t a, uint64_t b)
-{
-    a = (a ^ b) * 0x9e3779b97f4a7c15u + b;
-    a ^= a >> 29;
-    a *= 0xbf58476d1ce4e5b9u;
-    return a ^ a >> 32;
-}
-
-typedef struct machine {
-    uint64_t *bytes[ZINF_N_TIERS]; /* a token per byte */
-    uint64_t size[ZINF_N_TIERS];
-    uint64_t result, n_batches, n_garbage;
-} machine;
-
-static uint64_t *byte_of(const machine *m, const zinf_operand *o, uint64_t it, uint64_t k)
-{
-    const uint64_t row = o->cols * zinf_dtype_bytes(o->dtype);
-
-    return &m->bytes[o->tier][o->offset + it * o->stride + k / row * o->ld *
-                              zinf_dtype_bytes(o->dtype) + k % row];
-}
-
-static uint64_t n_bytes(const zinf_operand *o)
-{
-    return o->bytes ? o->rows * o->cols * zinf_dtype_bytes(o->dtype) : 0;
-}
-
-static void execute(const zinf_plan *plan, machine *m, const visit *v)
-{
-    const zinf_instr *instr = &plan->instrs[v->instr];
-    const zinf_operand *o = &plan->operands[instr->operand0];
-    const char *letters = zinf_opcode_get(instr->opcode)->access;
-    uint64_t hash = mix(instr->opcode, 1);
-
-    if (instr->opcode >= ZINF_OP_UPLOAD && instr->opcode <= ZINF_OP_COPY) {
-        for (uint64_t k = 0; k < n_bytes(&o[0]) && k < n_bytes(&o[1]); k++)
-            *byte_of(m, &o[1], v->iteration, k) = *byte_of(m, &o[0], v->iteration, k);
-        return;
-    }
-    if (instr->opcode == ZINF_OP_ACCUMULATE) {
-        for (uint64_t k = 0; k < n_bytes(&o[0]); k++)
-            *byte_of(m, &o[1], v->iteration, k) += *byte_of(m, &o[0], v->iteration, k);
-        return;
-    }
-    for (int i = 0; i < 3; i++)
-        hash = mix(hash, instr->attr[i]);
-    if (instr->opcode == ZINF_OP_INIT || instr->opcode == ZINF_OP_IMPORT ||
-        instr->opcode == ZINF_OP_EXPORT)
-        hash = mix(hash, instr->unit);
-    if (instr->opcode == ZINF_OP_BATCH)
-        hash = mix(hash, ++m->n_batches);
-    for (uint32_t s = 0; s < instr->n_operands; s++) {
-        if (letters[s] != 's')
-            hash = mix(mix(mix(hash, o[s].rows), o[s].cols), o[s].dtype);
-        for (uint64_t k = 0; (letters[s] == 'r' || letters[s] == 'R' || letters[s] == 'x') &&
-             k < n_bytes(&o[s]); k++)
-            hash = mix(hash, *byte_of(m, &o[s], v->iteration, k));
-    }
-    if (instr->opcode == ZINF_OP_EXPORT)
-        m->result += hash; /* in any order */
-    for (uint32_t s = 0; s < instr->n_operands; s++) {
-        for (uint64_t k = 0; access_of(instr, s).writes && k < n_bytes(&o[s]); k++) {
-            uint64_t *byte = byte_of(m, &o[s], v->iteration, k);
-            if (letters[s] == 's') {
-                /* garbage; the middle of a large one is far from all others */
-                *byte = ++m->n_garbage;
-                if (k == 8192 && n_bytes(&o[s]) > 3 * 8192)
-                    k = n_bytes(&o[s]) - 8192;
-                continue;
-            }
-            const uint64_t token = mix(mix(hash, s), k);
-            if (letters[s] == 'a' && access_of(instr, s).reads)
-                *byte += token; /* sums commute: what is added counts, not the order */
-            else
-                *byte = token;
-        }
-    }
-}
-
-static void mark(const machine *m, uint8_t *const keep[ZINF_N_TIERS], const zinf_region *r,
-                 uint64_t at, uint64_t bytes)
-{
-    for (uint64_t k = r->offset + at; k < r->offset + at + bytes && k < m->size[r->tier]; k++)
-        keep[r->tier][k] = 1;
-}
-
-uint64_t mini_result(const zinf_plan *plan)
-{
-    static const zinf_program_kind order[] = {
-        ZINF_PROGRAM_INIT, ZINF_PROGRAM_STEP, ZINF_PROGRAM_EVAL, ZINF_PROGRAM_STEP,
-        ZINF_PROGRAM_SAVE, ZINF_PROGRAM_LOAD, ZINF_PROGRAM_STEP};
-    machine m = {0};
-    uint8_t *keep[ZINF_N_TIERS];
-
-    for (int t = 0; t < ZINF_N_TIERS; t++) {
-        m.size[t] = plan->machine.arena_bytes[t] + 1024;
-        m.bytes[t] = calloc(m.size[t], 8);
-        keep[t] = calloc(m.size[t], 1);
-    }
-    for (uint32_t u = 0; u < plan->n_units; u++) {
-        const zinf_unit *unit = &plan->units[u];
-        mark(&m, keep, &unit->param, 0, 2 * unit->n_elems);
-        for (uint64_t i = 0; i < 3; i++)
-            mark(&m, keep, &unit->optimizer, i * unit->array_stride, 4 * unit->n_elems);
-    }
-    for (size_t p = 0; p < sizeof order / sizeof *order; p++) {
-        uint32_t n;
-        visit *all = visits_of(plan, order[p], &n);
-        for (int t = 0; t < ZINF_N_TIERS; t++)
-            for (uint64_t k = 0; k < m.size[t]; k++)
-                if (!keep[t][k])
-                    m.bytes[t][k] = ((p + 1) << 56 | (uint64_t)t << 48 | k) * 0x9e3779b97f4a7c15u;
-        for (uint32_t v = 0; v < n; v++)
-            execute(plan, &m, &all[v]);
-        free(all);
-        for (int t = 0; t < ZINF_N_TIERS; t++)
-            for (uint64_t k = 0; k < m.size[t]; k++)
-                if (keep[t][k] || (t == ZINF_TIER_SCALAR && k < 8 * ZINF_SCALAR_PARTIALS &&
-                                   order[p] != ZINF_PROGRAM_INIT))
-                    m.result = mix(m.result, m.bytes[t][k]);
-    }
-    for (int t = 0; t < ZINF_N_TIERS; t++) {
-        free(m.bytes[t]);
-        free(keep[t]);
-    }
-    return m.result;
 }

@@ -11,7 +11,7 @@ import math
 import sys
 
 import lab as lib
-from lab import UNIT, flip_bound, gradient_bound, gradients_near, near, same, tiers
+from lab import UNIT, flip_bound, gradient_bound, gradients_near, near, same, some, tiers
 
 lab = lib.Lab(*sys.argv[1:3])
 PRECISION = sys.argv[3]
@@ -34,23 +34,7 @@ def base():
 
 
 def loss_bound():
-    """Between two runs whose gradients differ by gradient_bound d, after Adam's steps.
-
-    Adam moves weight i by at most about 2 lr e_i / |g_i| more or less if its gradient is off by
-    e_i; this changes the loss by g_i times that, 2 lr e_i. The signs of e_i are independent, so
-    the sum over all weights is about 2 lr |e| <= 2 lr d |g|, here for the sum of the rates lr.
-    The evaluation itself: in bf16 each run has noise of its own, from 8 roundings a block and 4
-    beside them in a token's logits, which spread by less than 1/4 at these weights; the mean
-    over the tokens has sqrt(TOKENS) less of it; four standard deviations. In fp32 a loss near
-    5.5 has about 8 units of it.
-    """
-    rates = sum(row["lr"] for row in base().rows[:-1])
-    size = max(row["grad_norm"] for row in base().rows)
-    noise = 8 * 5.5 * UNIT["fp32"]
-    if PRECISION == "bf16":
-        roundings = 2 * (8 * LAYERS + 4)  # of two runs
-        noise = 4 * math.sqrt(roundings / TOKENS) * 0.5 * UNIT["bf16"] * 0.25 * math.sqrt(2)
-    return noise + 2 * rates * gradient_bound(PRECISION, LAYERS) * size
+    return lib.loss_bound(base().rows, PRECISION, LAYERS, TOKENS)
 
 
 def close(run, what):
@@ -91,12 +75,12 @@ def the_same_request_gives_the_same_plan_and_the_same_training():
 
 def every_tier_of_every_state_gives_the_same_bits():
     # All 81: nothing is cheaper to believe.
-    for choice in itertools.product(TIERS, repeat=4):
+    for choice in some(itertools.product(TIERS, repeat=4)):
         same(train({**tiers(*choice), "checkpoint_interval": 1}), base(), " ".join(choice))
 
 
 def every_prefetch_distance_gives_the_same_bits():
-    for read, upload in [(n, n) for n in range(5)] + [(0, 4), (4, 0), (64, 64)]:
+    for read, upload in some([(n, n) for n in range(5)] + [(0, 4), (4, 0), (64, 64)]):
         same(train({**tiers("nvme"), "checkpoint_interval": 1, "prefetch.read": read,
                     "prefetch.upload": upload}), base(), f"read {read}, upload {upload}")
 
@@ -136,7 +120,7 @@ def the_number_of_threads_gives_the_same_bits():
 def tiles_of_linears_give_the_same_loss_of_the_first_step():
     # Each output feature is summed as before, whatever tile it is in.
     for linear in LINEARS[:-1]:
-        for n in 2, 3, 7:
+        for n in some((2, 3, 7)):
             loss = train({f"tiles.{linear}": n}).losses[0]
             near(loss, base().losses[0], TILED, (linear, n))
 
@@ -147,7 +131,7 @@ def tiles_of_a_linear_give_its_weight_gradient_the_same_bits():
     names = {"qkv": "attn.c_attn", "out": "attn.c_proj", "fc": "mlp.c_fc", "proj": "mlp.c_proj"}
     whole = first_gradients({})
     for linear, name in names.items():
-        for n in 2, 3, 7:
+        for n in some((2, 3, 7)):
             tiled = first_gradients({f"tiles.{linear}": n})
             for kind in "weight", "bias":
                 tensor = f"transformer.h.{LAYERS - 1}.{name}.{kind}"
@@ -165,7 +149,8 @@ def tiles_of_the_vocabulary_give_the_first_loss_within_rounding():
 
 
 def tiles_give_the_same_gradients_within_rounding():
-    for changes in [{"tiles": n} for n in (2, 3, 7)] + [{f"tiles.{name}": 7} for name in LINEARS]:
+    for changes in some([{"tiles": n} for n in (2, 3, 7)] +
+                        [{f"tiles.{name}": 7} for name in LINEARS]):
         gradients_near(first_step(changes).gradients(), first_step().gradients(),
                        gradient_bound(PRECISION, LAYERS))
 
@@ -191,7 +176,7 @@ def micro_batches_give_the_same_gradients_within_fp32_rounding():
 
 def tiles_and_micro_batches_train_alike_on_every_tier():
     worst = 0
-    for tiles, micro in itertools.product((1, 2, 3, 7), (8, 4, 2, 1)):
+    for tiles, micro in some(itertools.product((1, 2, 3, 7), (8, 4, 2, 1))):
         run = train({"tiles": tiles, "micro_batch": micro})
         worst = max(worst, close(run, f"{tiles} tiles, micro_batch {micro}"))
         for places, interval, unified in ((tiers("nvme"), 1, False), (tiers("host"), 2, False),

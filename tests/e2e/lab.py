@@ -51,6 +51,17 @@ cluster:
 """
 
 
+# ZINF_TEST_SHARE=N: of the variants that are tried one after the other only every N-th, where a
+# program is much slower than usual (tools/sanitize).
+SHARE = int(os.environ.get("ZINF_TEST_SHARE", "1"))
+
+
+def some(variants):
+    """A share of them that has the first and the last."""
+    variants = list(variants)
+    return variants if SHARE == 1 else variants[::SHARE] + variants[1:][-1:]
+
+
 def tiers(param, grad=None, optimizer=None, checkpoint=None):
     return {"tier.param": param, "tier.grad": grad or param, "tier.optimizer": optimizer or param,
             "tier.checkpoint": checkpoint or param}
@@ -201,6 +212,26 @@ def gradient_bound(precision, layers, longest=256):
     if precision == "fp32":
         return math.sqrt(longest) * math.sqrt(2 * (4 * layers + 1)) * UNIT["fp32"]
     return 4 * 0.5 * math.sqrt(17 * layers + 4) * UNIT["bf16"]
+
+
+def loss_bound(rows, precision, layers, tokens):
+    """Between two runs whose gradients differ by gradient_bound d, after the steps of `rows`.
+
+    Adam moves weight i by at most about 2 lr e_i / |g_i| more or less if its gradient is off by
+    e_i; this changes the loss by g_i times that, 2 lr e_i. The signs of e_i are independent, so
+    the sum over all weights is about 2 lr |e| <= 2 lr d |g|, here for the sum of the rates lr.
+    The evaluation itself: in bf16 each run has noise of its own, from 8 roundings a block and 4
+    beside them in a token's logits, which spread by less than 1/4 at these weights; the mean
+    over the tokens of a step has sqrt(tokens) less of it; four standard deviations. In fp32 a loss
+    near 5.5 has about 8 units of it.
+    """
+    rates = sum(row["lr"] for row in rows[:-1])
+    size = max(row["grad_norm"] for row in rows)
+    noise = 8 * 5.5 * UNIT["fp32"]
+    if precision == "bf16":
+        roundings = 2 * (8 * layers + 4)  # of two runs
+        noise = 4 * math.sqrt(roundings / tokens) * 0.5 * UNIT["bf16"] * 0.25 * math.sqrt(2)
+    return noise + 2 * rates * gradient_bound(precision, layers) * size
 
 
 def flip_bound(layers):

@@ -57,7 +57,7 @@ static const report *train(fault_spec spec, const zinf_storage_ops *engine, bool
     if (!child) {
         const trainer_options options = {.directory = directory, .ops = &fault_ops,
                                          .steps = STEPS, .serial = serial};
-        alarm(SECONDS);
+        alarm(SECONDS * CHECK_SLOWER);
         fault_set(&spec, engine);
         trainer_run(&plan, &options, &shared->outcome);
         shared->n_blocks[0] = fault_n_blocks(false);
@@ -173,6 +173,79 @@ static void an_error_at_any_operation_ends_the_run(void)
             check_names_everything(train(spec, NULL, false), strerror(EIO));
         }
     }
+}
+
+/* Where the first transfer of the step lies whose name has that in it. */
+static zinf_region first_of(const char *class, bool write)
+{
+    const zinf_program *step = &plan.programs[ZINF_PROGRAM_STEP];
+
+    for (uint32_t s = 0; s < step->n_segments; s++) {
+        const zinf_segment *segment = &plan.segments[step->first_segment + s];
+        for (uint32_t i = 0; i < segment->n_instrs; i++) {
+            const zinf_instr *instr = &plan.instrs[segment->first_instr + i];
+            if (instr->opcode != (write ? ZINF_OP_WRITE : ZINF_OP_READ) ||
+                !strstr(plan.strings + instr->name, class))
+                continue;
+            const zinf_operand *o = &plan.operands[instr->operand0 + write];
+            CHECK(o->tier == ZINF_TIER_NVME);
+            return (zinf_region){.offset = o->offset, .bytes = o->bytes};
+        }
+    }
+    return (zinf_region){0};
+}
+
+/* Every kind of state, read and write, both engines, and every kind of fault at each of them. */
+static void every_fault_of_every_state_is_found_or_harmless(void)
+{
+    static const char *const classes[] = {" param", " grad", " optimizer", "checkpoint "};
+    static const zinf_storage_ops *const engines[] = {&zinf_storage_uring, &zinf_storage_threads};
+    static const struct {
+        fault_kind kind;
+        const char *said; /* NULL: the run must be right */
+        int on;           /* 0 reads, 1 writes, 2 both */
+    } faults[] = {
+        {FAULT_ERRNO, "Input/output error", 2}, {FAULT_ZERO, "", 2}, {FAULT_SHORT, "", 2},
+        {FAULT_DELAY, NULL, 2}, {FAULT_TORN, "checksum ", 2}, {FAULT_FLIPPED, "checksum ", 2},
+        {FAULT_LOST, "checksum ", 1}, {FAULT_STALE, "checksum ", 0}};
+    unsigned n_runs = 0, n_right = 0, n_found = 0;
+    void *probe = NULL;
+    const bool uring = !zinf_storage_uring.open(1, &probe);
+
+    if (uring)
+        zinf_storage_uring.close(probe);
+    expected();
+    for (size_t c = 0; c < sizeof classes / sizeof *classes; c++)
+        for (int write = 0; write < 2; write++) {
+            const zinf_region where = first_of(classes[c], write);
+            CHECK_MESSAGE(where.bytes, "nothing is called%s", classes[c]);
+            for (size_t f = 0; f < sizeof faults / sizeof *faults; f++) {
+                fault_spec spec = {.kind = faults[f].kind, .write = write, .error = EIO,
+                                   .from = where.offset, .to = where.offset + where.bytes,
+                                   .bytes = 700};
+                if (faults[f].on != 2 && faults[f].on != write)
+                    continue;
+                const report *r = train(spec, engines[uring && (c + f) % 2 ? 0 : 1], f % 4 == 3);
+                CHECK_MESSAGE(r->n_hits, "%s, fault %zu: never met", classes[c], f);
+                n_runs++;
+                if (r->outcome.err.status == ZINF_OK) {
+                    check_right(r); /* what was lost was not read again, or is what was there */
+                    CHECK_MESSAGE(!faults[f].said || spec.kind == FAULT_TORN ||
+                                      spec.kind == FAULT_LOST || spec.kind == FAULT_STALE,
+                                  "%s, %s, fault %zu: nobody noticed", classes[c],
+                                  write ? "write" : "read", f);
+                    n_right++;
+                    continue;
+                }
+                CHECK_MESSAGE(faults[f].said, "%s", r->outcome.err.text);
+                check_names_everything(r, faults[f].said);
+                CHECK_MESSAGE(strstr(r->outcome.err.text, classes[c]), "no \"%s\" in: %s",
+                              classes[c], r->outcome.err.text);
+                n_found++;
+            }
+        }
+    printf("# %u runs: %u ended with the fault's place, %u were right\n", n_runs, n_found,
+           n_right);
 }
 
 static void a_bad_place_of_the_device_ends_the_run(void)
@@ -315,7 +388,7 @@ static void regions_that_overlap_are_checked_too(void)
 {
     zinf_error err = {0};
 
-    alarm(SECONDS);
+    alarm(SECONDS * CHECK_SLOWER);
     CHECK_MESSAGE(run_overlapping(UINT64_MAX, &err) == ZINF_OK, "%s", err.text);
     for (uint64_t lost = 0; lost < 4; lost++) {
         memset(&err, 0, sizeof err);
@@ -341,7 +414,7 @@ static const report *train_while(void (*before_step)(unsigned, const char *))
     if (!child) {
         const trainer_options options = {.directory = directory, .steps = STEPS,
                                          .before_step = change};
-        alarm(SECONDS);
+        alarm(SECONDS * CHECK_SLOWER);
         trainer_run(&plan, &options, &shared->outcome);
         _exit(0);
     }
@@ -403,7 +476,7 @@ static void a_long_path_does_not_hide_the_step(void)
     const pid_t child = fork();
     if (!child) {
         const trainer_options options = {.directory = path, .ops = &fault_ops, .steps = STEPS};
-        alarm(SECONDS);
+        alarm(SECONDS * CHECK_SLOWER);
         fault_set(&spec, NULL);
         trainer_run(&plan, &options, &shared->outcome);
         _exit(0);
@@ -427,6 +500,7 @@ int main(void)
     RUN(delays_change_nothing);
     RUN(every_errno_ends_the_run_and_is_named);
     RUN(an_error_at_any_operation_ends_the_run);
+    RUN(every_fault_of_every_state_is_found_or_harmless);
     RUN(a_bad_place_of_the_device_ends_the_run);
     RUN(what_never_moves_ends_the_run);
     RUN(torn_blocks_are_found);

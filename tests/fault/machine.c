@@ -124,7 +124,7 @@ static pid_t start(void (*before)(void), const char *plan, const char *log, ...)
             argv[i] = (char *)(uintptr_t)words[i];
         dup2(out, 1);
         dup2(err, 2);
-        alarm(SECONDS); /* outlives exec: a hang is a death by SIGALRM */
+        alarm(SECONDS * CHECK_SLOWER); /* outlives exec: a hang is a death by SIGALRM */
         if (before)
             before();
         execv(zinf_run, argv);

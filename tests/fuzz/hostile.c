@@ -351,7 +351,8 @@ static void gradient(zinf_plan *p, uint32_t rows, bool one_tensor)
     }
     p->n_units = 1;
     p->units[0] = (zinf_unit){
-        .n_elems = 16ull * rows, .array_stride = 64ull * rows, .n_parts = p->n_parts,
+        .n_elems = 16ull * rows, .shard_elems = 16ull * rows, .array_stride = 64ull * rows,
+        .n_parts = p->n_parts,
         .grad = {.bytes = (64ull * rows + 4095) & ~4095ull, .value = 2, .tier = ZINF_TIER_DEVICE}};
     for (uint32_t i = 0; i < rows; i++)
         zero(p, ZINF_QUEUE_COMPUTE, 0, 64ull * i, 2);
@@ -407,7 +408,7 @@ static void a_matrix_cut_into_columns_and_rows_is_refused(void)
     for (uint64_t i = 0; i < ROWS; i++)
         zero(&p, ZINF_QUEUE_COMPUTE, 0, 4 * COLUMNS * (i * 7919 % ROWS), 3);
     finish(&p);
-    judge_plan(&p, ZINF_DOES_NOT_FIT, "too many pieces");
+    judge_plan(&p, ZINF_DOES_NOT_FIT, "whole rows");
 }
 
 /* ---- files larger than they are ---- */

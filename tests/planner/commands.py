@@ -374,6 +374,9 @@ def no_ready_pair_crashes_hangs_or_talks_nonsense():
                     m, c, time.monotonic() - start, cpu, done.returncode,
                     done.stderr.splitlines()[-1][:150] if done.returncode else ""), flush=True)
             assert cpu < 10, what
+            if done.returncode == 2: # too small a batch for so many devices
+                assert "is no multiple of" in done.stderr, what
+                continue
             assert done.returncode in (0, 3), what
             o = json.loads(done.stdout)
             if done.returncode:

@@ -132,8 +132,9 @@ static void totals_are_bounded_and_waits_are_kept(void)
             double sum = 0;
             CHECK(zinf_timeline_run(&plan, p, &t, &err) == ZINF_OK);
             for (int q = 0; q < ZINF_N_QUEUES; q++) {
-                CHECK(t.total_ns >= t.busy_ns[q] * (1 - 1e-9));
-                sum += t.busy_ns[q];
+                CHECK(t.total_ns >= t.busy_ns[q] * (1 - 1e-9) &&
+                      t.busy_ns[q] >= t.alone_ns[q] * (1 - 1e-9));
+                sum += t.alone_ns[q];
             }
             CHECK_MESSAGE(t.total_ns <= sum * (1 + 1e-9), "%s: %g of %g", zinf_program_name(p),
                           t.total_ns, sum);

@@ -32,6 +32,8 @@ static inline zinf_plan builder_new(void)
     plan.machine.arena_bytes[ZINF_TIER_DEVICE] = 1 << 20;
     plan.machine.arena_bytes[ZINF_TIER_HOST] = 1 << 20;
     plan.machine.arena_bytes[ZINF_TIER_NVME] = 1 << 20;
+    for (int t = 0; t <= ZINF_TIER_NVME; t++)
+        plan.machine.capacity_bytes[t] = plan.machine.arena_bytes[t];
     plan.segments = calloc(BUILDER_ROOM, sizeof *plan.segments);
     plan.instrs = calloc(BUILDER_ROOM, sizeof *plan.instrs);
     plan.operands = calloc(BUILDER_ROOM, sizeof *plan.operands);
@@ -68,10 +70,12 @@ static inline uint32_t builder_unit(zinf_plan *plan, const char *name, uint32_t 
 
     strcpy(unit->name, name);
     unit->n_elems = n_rows * plan->tensors[tensor].cols;
+    unit->shard_elems = unit->n_elems;
     unit->array_stride = unit->n_elems * 4;
     unit->first_part = plan->n_parts;
     unit->n_parts = 1;
     unit->param.value = unit->grad.value = unit->optimizer.value = ZINF_NONE;
+    unit->whole_param = unit->whole_grad = ZINF_NONE;
     plan->parts[plan->n_parts++] =
         (zinf_part){.tensor = tensor, .first_row = first_row, .n_rows = n_rows};
     return plan->n_units++;

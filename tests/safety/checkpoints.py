@@ -499,15 +499,17 @@ def a_resume_beyond_the_last_step_does_nothing():
 
 
 def a_step_saved_twice_is_the_same_checkpoint():
-    folder = copied()
-    lab.run(ON_NVME, "--resume", folder, "--steps", "3", data=TEXT, save=folder)
-    one, two = tree(BASE), tree(folder)
-    for name in one:
-        # but for which plan wrote it
-        assert one[name] == two[name] or name == "step-3/manifest.json", name
-    assert one.keys() == two.keys()
-    again = lab.run(PLAN, "--resume", folder, data=TEXT)
-    assert again.bits == (whole().bits[0][3:], whole().bits[1])
+    tiled = lab.plan(MODEL, {**tiers("host", "nvme"), "tiles": 7, "micro_batch": 1})
+    for plan in ON_NVME, tiled:
+        folder = copied()
+        lab.run(plan, "--resume", folder, "--steps", "3", data=TEXT, save=folder)
+        one, two = tree(BASE), tree(folder)
+        for name in one:
+            # but for which plan wrote it
+            assert one[name] == two[name] or name == "step-3/manifest.json", name
+        assert one.keys() == two.keys()
+        again = lab.run(PLAN, "--resume", folder, data=TEXT)
+        assert again.bits == (whole().bits[0][3:], whole().bits[1])
 
 
 def checkpoints_may_lie_in_the_directory_of_the_nvme_tier():

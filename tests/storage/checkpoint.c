@@ -163,7 +163,7 @@ static long load_from(const char *from)
     long result = -2;
 
     clear();
-    if (zinf_checkpoint_open(from, &plan, &r, &progress, &err))
+    if (zinf_checkpoint_open(from, &plan, 0, 1, &r, &progress, &err))
         return r ? -3 : -1;
     const zinf_progress expected = make_progress(progress.step);
     if (memcmp(&expected, &progress, sizeof progress))
@@ -286,7 +286,7 @@ static void a_missing_element_is_refused_at_commit(void)
                     CHECK(!put(w, 2, t, a, at + 1, n_elems[t] - at - 1));
             }
         CHECK(zinf_checkpoint_commit(w, &err) == ZINF_WRONG_RESULT);
-        CHECK(contains(which == 0 ? "element 0 " : which == 1 ? "element 17 " : "element 35 "));
+        CHECK(contains("35 of 36 elements"));
         CHECK(contains("odd") && contains("(m)"));
         CHECK(!exists("step-2") && !exists(".zinf-writing") && load() == 1);
     }
@@ -736,7 +736,7 @@ static void another_model_is_refused_by_its_first_difference(void)
         if (which == 8)
             plan.model.rope_original_context = 8192;
         clear();
-        CHECK(zinf_checkpoint_open(directory, &plan, &r, &progress, &err) == ZINF_BAD_INPUT);
+        CHECK(zinf_checkpoint_open(directory, &plan, 0, 1, &r, &progress, &err) == ZINF_BAD_INPUT);
         CHECK(!r);
         for (int i = 0; i < 3; i++)
             CHECK(contains(expected[which][i]));

@@ -1,0 +1,319 @@
+/* tests/checker/test_operators.c - one fault for each thing that an operator's operands must be, in
+ * plans of the planner: the rule, the instruction and what is wrong are in the message.
+ */
+#include <string.h>
+
+#include "runtime/checker.h"
+#include "runtime/opcodes.h"
+#include "tests/bitwise/trainer.h"
+#include "tests/check.h"
+#include "tests/checker/mutate.h"
+
+static const trainer_model gpt2 = {1, 16, 2, 24, 8, 1, "bf16", NULL};
+static const trainer_model of_two_ranks = {1, 16, 2, 24, 8, 2, "bf16", NULL};
+
+#define ON_DEVICE "threads=1 micro_batch=1 tiles=2 checkpoint_interval=none tier.param=device "    \
+                  "tier.grad=device tier.optimizer=device tier.checkpoint=device"
+
+static zinf_plan plan_of(unsigned ranks)
+{
+    zinf_plan plan = {0}, copy;
+    zinf_error err = {0};
+
+    CHECK_MESSAGE(!trainer_plan_ranks(ranks > 1 ? &of_two_ranks : &gpt2, true, ranks, ON_DEVICE,
+                                      &plan, &err), "%s", err.text);
+    copy = mutate_copy(&plan);
+    zinf_plan_free(&plan);
+    return copy;
+}
+
+/* The n-th instruction with this opcode in a program. */
+static uint32_t find(const zinf_plan *plan, zinf_program_kind kind, unsigned opcode, unsigned n)
+{
+    uint32_t i = plan->segments[plan->programs[kind].first_segment].first_instr;
+
+    for (; i < plan->n_instrs; i++)
+        if (plan->instrs[i].opcode == opcode && n-- == 0)
+            return i;
+    CHECK_MESSAGE(false, "no such instruction");
+    return 0;
+}
+
+static zinf_operand *operand(zinf_plan *plan, uint32_t instr, uint32_t slot)
+{
+    return &plan->operands[plan->instrs[instr].operand0 + slot];
+}
+
+static void check_refused(zinf_plan *plan, const char *rule, uint32_t instr, const char *text)
+{
+    zinf_error err = {0};
+    char name[64];
+
+    snprintf(name, sizeof name, "instruction %u (", instr);
+    const zinf_status status = zinf_plan_check(plan, &err);
+    zinf_plan_free(plan);
+    CHECK_MESSAGE(status == ZINF_DOES_NOT_FIT, "accepted");
+    CHECK_MESSAGE(!strncmp(err.text, rule, strlen(rule)) && strstr(err.text, name) &&
+                  strstr(err.text, text),
+                  "expected %s, %s, \"%s\": %s", rule, name, text, err.text);
+}
+
+#define STEP(op, n) find(&p, ZINF_PROGRAM_STEP, ZINF_OP_##op, n)
+
+static void a_forward_value_for_a_gradient_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = STEP(ATTENTION_BACKWARD, 0); /* out for dout: one shape, one operator */
+    *operand(&p, i, 2) = *operand(&p, i, 1);
+    check_refused(&p, "C4", i, "is a gradient, or should be one");
+}
+
+static void the_gradient_of_another_operator_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = STEP(POSITION_BACKWARD, 0);
+    *operand(&p, i, 0) = *operand(&p, STEP(LAYERNORM_BACKWARD, 1), 5); /* of the second norm */
+    check_refused(&p, "C4", i, "comes of another operator");
+}
+
+static void a_norm_without_the_residuals_gradient_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = STEP(LAYERNORM_BACKWARD, 1);
+    *operand(&p, i, 4) = (zinf_operand){.value = ZINF_NONE};
+    check_refused(&p, "C4", i, "a part too few");
+}
+
+static void the_gradients_of_weight_and_bias_exchanged_are_refused(void)
+{
+    zinf_plan p = plan_of(2); /* they are written beside the region */
+    const uint32_t i = STEP(LAYERNORM_BACKWARD, 1), scatter = STEP(REDUCE_SCATTER, 0);
+    const zinf_operand w = *operand(&p, i, 6);
+    *operand(&p, i, 6) = *operand(&p, i, 7);
+    *operand(&p, i, 7) = w;
+    uint32_t at = scatter;
+    while (p.instrs[at].opcode != ZINF_OP_REDUCE_SCATTER ||
+           p.instrs[at].unit != p.instrs[i].unit)
+        at++;
+    check_refused(&p, "C7", at, "that lie at other distances");
+}
+
+static void the_same_in_their_region_are_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = STEP(LAYERNORM_BACKWARD, 1);
+    const zinf_operand w = *operand(&p, i, 6);
+    *operand(&p, i, 6) = *operand(&p, i, 7);
+    *operand(&p, i, 7) = w;
+    check_refused(&p, "C7", i, "is not where the gradient of that parameter belongs");
+}
+
+static void half_of_a_matrix_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = STEP(GELU_FORWARD, 0); /* of the second half of the rows */
+    for (uint32_t k = 0; k < 2; k++) {
+        zinf_operand *o = operand(&p, i, k);
+        o->bytes /= 2;
+        o->rows /= 2;
+        o->offset += k ? 0 : o->bytes;
+    }
+    check_refused(&p, "C4", i, "is not at its place in the matrix");
+}
+
+static void a_bias_of_another_tile_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = STEP(LINEAR_FORWARD, 0);
+    *operand(&p, i, 2) = *operand(&p, STEP(LINEAR_FORWARD, 1), 2);
+    check_refused(&p, "C4", i, "is not the rows that belong to the weight's");
+}
+
+static void a_bias_of_another_linear_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = find(&p, ZINF_PROGRAM_EVAL, ZINF_OP_LINEAR_FORWARD, 2);
+    *operand(&p, i, 2) = *operand(&p, find(&p, ZINF_PROGRAM_EVAL, ZINF_OP_LINEAR_FORWARD, 6), 2);
+    check_refused(&p, "C4", i, "than elsewhere");
+}
+
+static void a_weight_its_statistics_were_not_made_with_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = STEP(LAYERNORM_BACKWARD, 2);
+    *operand(&p, i, 2) = *operand(&p, STEP(LAYERNORM_BACKWARD, 1), 2);
+    check_refused(&p, "C4", i, "comes of another operator");
+}
+
+static void logits_of_one_tile_twice_are_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t first = find(&p, ZINF_PROGRAM_SAMPLE, ZINF_OP_LOGITS, 0);
+    const uint32_t i = find(&p, ZINF_PROGRAM_SAMPLE, ZINF_OP_LOGITS, 1);
+    for (uint32_t k = 1; k < 3; k++)
+        *operand(&p, i, k) = *operand(&p, first, k);
+    check_refused(&p, "C4", i, "is not the tile that comes next");
+}
+
+static void an_output_over_an_input_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = find(&p, ZINF_PROGRAM_EVAL, ZINF_OP_LAYERNORM_FORWARD, 2); /* the last */
+    operand(&p, i, 4)->offset = operand(&p, i, 0)->offset;
+    check_refused(&p, "C3", i, "overlaps another one");
+}
+
+static void a_loss_of_some_tokens_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = STEP(LOSS, 0);
+    operand(&p, i, 0)->rows /= 2;
+    operand(&p, i, 0)->bytes /= 2;
+    check_refused(&p, "C7", i, "every token of a micro-batch");
+}
+
+static void a_norm_of_some_units_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = STEP(CLIP, 0);
+    operand(&p, i, 0)->bytes -= 8;
+    operand(&p, i, 0)->cols = operand(&p, i, 0)->ld -= 1;
+    check_refused(&p, "C7", i, "is not the norm of all units");
+}
+
+static void a_batch_of_more_than_the_step_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = STEP(BATCH, 0);
+    operand(&p, i, 0)->rows++;
+    operand(&p, i, 0)->bytes = operand(&p, i, 0)->rows * operand(&p, i, 0)->ld * 4;
+    check_refused(&p, "C7", i, "is not every micro-batch of the step");
+}
+
+static void rows_further_apart_than_written_are_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = find(&p, ZINF_PROGRAM_EVAL, ZINF_OP_LINEAR_FORWARD, 0);
+    zinf_operand *o = operand(&p, i, 4);
+    o->ld--;
+    o->bytes = ((o->rows - 1) * o->ld + o->cols) * 2;
+    check_refused(&p, "C4", i, "is not the columns that belong to the weight's rows");
+}
+
+/* ---- several ranks ---- */
+
+static void a_gradient_scattered_to_another_unit_is_refused(void)
+{
+    zinf_plan p = plan_of(2);
+    const uint32_t i = STEP(REDUCE_SCATTER, 0);
+    uint32_t n = 1, other = STEP(REDUCE_SCATTER, 1);
+    while (operand(&p, other, 0)->bytes != operand(&p, i, 0)->bytes)
+        other = STEP(REDUCE_SCATTER, ++n);
+    operand(&p, i, 1)->value = operand(&p, other, 1)->value;
+    check_refused(&p, "C7", i, "is not the unit's own array");
+}
+
+/* Only where the other unit's is still there: buffers are used again soon. */
+static void another_units_gradient_scattered_is_refused(void)
+{
+    unsigned n_refused = 0;
+
+    for (unsigned n = 1; n < 8; n++) {
+        zinf_plan p = plan_of(2);
+        zinf_error err = {0};
+        const uint32_t before = STEP(REDUCE_SCATTER, n - 1), i = STEP(REDUCE_SCATTER, n);
+        zinf_operand other = *operand(&p, before, 0);
+        other.bytes = operand(&p, i, 0)->bytes;
+        other.cols = other.ld = operand(&p, i, 0)->cols;
+        *operand(&p, i, 0) = other;
+        CHECK(zinf_plan_check(&p, &err) == ZINF_DOES_NOT_FIT);
+        n_refused += strstr(err.text, "is not a unit's gradient, whole, into its shard") != NULL;
+        zinf_plan_free(&p);
+    }
+    CHECK(n_refused > 0);
+}
+
+static void a_sum_over_ranks_of_no_value_of_its_own_is_refused(void)
+{
+    zinf_plan p = plan_of(2);
+    const uint32_t i = STEP(ALLREDUCE, 1);
+    operand(&p, i, 1)->value = operand(&p, i, 0)->value;
+    check_refused(&p, "C6", i, "is not summed in place");
+}
+
+
+static void a_norm_of_one_rank_is_refused(void)
+{
+    zinf_plan p = plan_of(2);
+    const uint32_t i = STEP(CLIP, 0), sum = STEP(ALLREDUCE, 1);
+    operand(&p, i, 0)->value = operand(&p, sum, 0)->value; /* before the sum over ranks .. */
+    for (uint32_t m = 0; m < n_mutations; m++) /* .. which is left out */
+        if (!strcmp(mutations[m].name, "drop_instr"))
+            CHECK(mutations[m].apply(&p, sum));
+    check_refused(&p, "C7", i - 1, "is not summed over ranks");
+}
+
+static void a_loss_of_one_rank_is_refused(void)
+{
+    zinf_plan p = plan_of(2);
+    const uint32_t i = STEP(ALLREDUCE, 0), clip = STEP(CLIP, 0);
+    for (uint32_t m = 0; m < n_mutations; m++)
+        if (!strcmp(mutations[m].name, "drop_instr"))
+            CHECK(mutations[m].apply(&p, i));
+    check_refused(&p, "C7", clip - 1, "before the loss of all ranks");
+}
+
+static void a_shard_that_was_not_gathered_is_refused(void)
+{
+    zinf_plan p = plan_of(2);
+    const uint32_t i = STEP(EMBEDDING_FORWARD, 0), gather = STEP(ALLGATHER, 0);
+    operand(&p, gather, 1)->value = operand(&p, gather, 0)->value;
+    (void)i;
+    check_refused(&p, "C6", gather, "into its whole");
+}
+
+static void padding_that_is_not_zero_is_refused(void)
+{
+    zinf_plan p = plan_of(2);
+    const uint32_t i = STEP(REDUCE_SCATTER, 0);
+    uint32_t zero = p.segments[p.programs[ZINF_PROGRAM_STEP].first_segment].first_instr;
+    while (zero < p.n_instrs && p.instrs[zero].opcode != ZINF_OP_ZERO)
+        zero++;
+    if (zero == p.n_instrs)
+        SKIP("no unit of these shapes has padding");
+    (void)i;
+    for (uint32_t m = 0; m < n_mutations; m++)
+        if (!strcmp(mutations[m].name, "drop_instr"))
+            CHECK(mutations[m].apply(&p, zero));
+    zinf_error err = {0};
+    CHECK(zinf_plan_check(&p, &err) == ZINF_DOES_NOT_FIT);
+    CHECK_MESSAGE(strstr(err.text, "C7") && strstr(err.text, "reduce_scatter"), "%s", err.text);
+    zinf_plan_free(&p);
+}
+
+int main(void)
+{
+    RUN(a_forward_value_for_a_gradient_is_refused);
+    RUN(the_gradient_of_another_operator_is_refused);
+    RUN(a_norm_without_the_residuals_gradient_is_refused);
+    RUN(the_gradients_of_weight_and_bias_exchanged_are_refused);
+    RUN(the_same_in_their_region_are_refused);
+    RUN(half_of_a_matrix_is_refused);
+    RUN(a_bias_of_another_tile_is_refused);
+    RUN(a_bias_of_another_linear_is_refused);
+    RUN(a_weight_its_statistics_were_not_made_with_is_refused);
+    RUN(logits_of_one_tile_twice_are_refused);
+    RUN(an_output_over_an_input_is_refused);
+    RUN(a_loss_of_some_tokens_is_refused);
+    RUN(a_norm_of_some_units_is_refused);
+    RUN(a_batch_of_more_than_the_step_is_refused);
+    RUN(rows_further_apart_than_written_are_refused);
+    RUN(a_gradient_scattered_to_another_unit_is_refused);
+    RUN(another_units_gradient_scattered_is_refused);
+    RUN(a_sum_over_ranks_of_no_value_of_its_own_is_refused);
+    RUN(a_norm_of_one_rank_is_refused);
+    RUN(a_loss_of_one_rank_is_refused);
+    RUN(a_shard_that_was_not_gathered_is_refused);
+    RUN(padding_that_is_not_zero_is_refused);
+    return check_finish();
+}

@@ -1,0 +1,182 @@
+# tests/ranks/failures.py - a rank that is killed, stopped or fails ends all others within 30 s,
+# by name, with nothing left behind; one that is only slow ends nothing. argv: zinf-plan, zinf-run.
+#
+# A stopped rank is known after 15 s of silence, so all cases run at once.
+import glob
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import crew as base
+import tap
+from lab import main, tiers
+
+crew = base.Crew(*sys.argv[1:3])
+DEADLINE_S = 30
+MODEL = dict(layers=1, steps=1000000)
+PLAIN = {**tiers("nvme"), "micro_batch": 1, "tiles": 1, "checkpoint_interval": 1}
+RANK = "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"
+
+
+class Voyage:
+    """A run of two ranks that would never end, whose processes are known."""
+
+    def __init__(self, launcher, what, rank):
+        self.launcher, self.what, self.rank = launcher, what, rank
+        self.folder, self.disk = crew.path("voyage"), crew.path("disk")
+        os.mkdir(self.folder)
+        os.mkdir(self.disk)
+        script = crew.file("ranked", f"""#!/bin/bash
+echo $$ > {self.folder}/pid.{RANK}
+exec {crew.run_command} {crew.path_of_plan} --data {self.folder}/data.{RANK} --nvme {self.disk}
+""".encode())
+        os.chmod(script, 0o755)
+        for i in range(2):
+            with open(f"{self.folder}/data.{i}", "wb") as out:
+                out.write(crew.prose(4000).encode())
+        self.errors = open(f"{self.folder}/stderr", "w+", encoding="utf-8", errors="replace")
+        self.process = subprocess.Popen(
+            [*crew.words(2, launcher), script], stdin=subprocess.DEVNULL, stderr=self.errors,
+            stdout=self.errors, env={**base.ENVIRONMENT, **os.environ})
+        self.pids = {}
+
+    def text(self):
+        with open(f"{self.folder}/stderr", encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def wait_for_steps(self, seconds=60):
+        end = time.monotonic() + seconds
+        while "step " not in self.text():
+            assert time.monotonic() < end and self.process.poll() is None, self.text()[-2000:]
+            time.sleep(0.05)
+        for i in range(2):
+            with open(f"{self.folder}/pid.{i}", encoding="ascii") as file:
+                self.pids[i] = int(file.read())
+
+    def go(self):
+        self.wait_for_steps()
+        if self.what == "fail": # the data shrinks under one rank: it fails in the middle of a step
+            os.truncate(f"{self.folder}/data.{self.rank}", 100)
+        else:
+            os.kill(self.pids[self.rank], self.what)
+        self.began = time.monotonic()
+        try:
+            self.code = self.process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self.code = None
+        self.took = time.monotonic() - self.began
+        time.sleep(0.5)
+        self.alive = [pid for pid in self.pids.values() if running(pid)]
+        for pid in self.alive:
+            os.kill(pid, signal.SIGKILL)
+        if self.code is None:
+            self.process.kill()
+            self.process.wait()
+
+
+def running(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+voyages = {}
+
+
+def set_sail():
+    """All cases at once; called by the first test."""
+    if not crew.launchers:
+        raise tap.Skip("no MPI: neither Open MPI nor MPICH is installed and built in")
+    crew.path_of_plan = crew.plan_for(2, MODEL, PLAIN)
+    shared = shared_memory()
+    for launcher in crew.launchers:
+        for what in signal.SIGKILL, signal.SIGSTOP, "fail":
+            for rank in 0, 1:
+                if launcher == crew.launcher or rank == 1:
+                    voyages[launcher, what, rank] = Voyage(launcher, what, rank)
+    threads = [threading.Thread(target=v.go) for v in voyages.values()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    crew.shared_left = shared_memory() - shared
+
+
+def shared_memory():
+    """Segments of MPI libraries; others' come and go on a shared machine, so by our processes."""
+    mine = {str(pid) for v in voyages.values() for pid in v.pids.values()}
+    return {path for path in glob.glob("/dev/shm/*") if any(pid in path for pid in mine)}
+
+
+def ended(what, words):
+    for (launcher, kind, rank), v in voyages.items():
+        if kind != what:
+            continue
+        name = f"{launcher}, rank {rank}"
+        assert v.code not in (0, None), f"{name}: {v.code} after {v.took:.0f} s\n{v.text()[-2000:]}"
+        # MPICH's launcher kills the others at once and names the process by its number
+        by_launcher = what == signal.SIGKILL and launcher == "mpich"
+        assert f"rank {rank} {words}" in v.text() or (
+            by_launcher and f"PID {v.pids[rank]} " in v.text()), f"{name}: {v.text()[-2000:]}"
+        assert not v.alive, f"{name}: {v.alive} still run"
+        print(f"# {name}: {v.took:.1f} s, exit {v.code}")
+
+
+def a_killed_rank_ends_all_and_is_named():
+    set_sail()
+    ended(signal.SIGKILL, "has ended without a word")
+
+
+def a_stopped_rank_ends_all_and_is_named():
+    ended(signal.SIGSTOP, "has been silent for 15 s")
+
+
+def a_failing_rank_ends_all_with_its_words():
+    ended("fail", "failed: data: ")
+    for (_, kind, rank), v in voyages.items():
+        if kind == "fail":
+            assert v.code == 4, v.code
+            assert f"zinf-run: rank {rank}: data: " in v.text(), v.text()[-2000:]
+
+
+def nothing_is_left_behind():
+    assert voyages
+    assert not crew.shared_left, crew.shared_left
+    for key, v in voyages.items():
+        for path in glob.glob(v.disk + "/*"): # a killed rank leaves its file, without a lock
+            probe = subprocess.run(["flock", "-n", path, "true"], check=False)
+            assert probe.returncode == 0, f"{key}: {path} is locked"
+        done = crew.call(*crew.words(2), crew.run_command, crew.path_of_plan, "--data", crew.text,
+                         "--nvme", v.disk, "--steps", "1", env=base.ENVIRONMENT) \
+            if key[0] == crew.launcher and key[2] == 1 else None
+        assert done is None or not os.listdir(v.disk), os.listdir(v.disk)
+
+
+def a_rank_that_is_only_slow_ends_nothing():
+    v = Voyage(crew.launcher, None, 1)
+    v.wait_for_steps()
+    os.kill(v.pids[1], signal.SIGSTOP)
+    time.sleep(4)
+    os.kill(v.pids[1], signal.SIGCONT)
+    seen = len(v.text())
+    end = time.monotonic() + 20
+    while len(v.text()) == seen and time.monotonic() < end:
+        time.sleep(0.1)
+    assert v.process.poll() is None and len(v.text()) > seen, v.text()[-1000:]
+    os.kill(v.pids[0], signal.SIGTERM) # any rank's signal ends all, in order, after the step
+    assert v.process.wait(30) == 0, v.text()[-1000:]
+    assert "stopped after step" in v.text() and not os.listdir(v.disk), v.text()[-1000:]
+
+
+main(crew, [
+    a_killed_rank_ends_all_and_is_named,
+    a_stopped_rank_ends_all_and_is_named,
+    a_failing_rank_ends_all_with_its_words,
+    nothing_is_left_behind,
+    a_rank_that_is_only_slow_ends_nothing,
+])

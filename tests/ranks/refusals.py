@@ -1,0 +1,126 @@
+# tests/ranks/refusals.py - what cannot be a run of several ranks is said in one sentence, by one
+# rank, before anything is trained. argv: zinf-plan, zinf-run.
+import os
+import sys
+
+import crew as base
+import tap
+from lab import main, tiers
+
+crew = base.Crew(*sys.argv[1:3])
+MODEL = dict(layers=1, steps=3)
+PLAIN = {**tiers("device"), "micro_batch": 1, "tiles": 1, "checkpoint_interval": 1}
+RANK = "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"
+
+
+def plan(ranks, **changes):
+    return crew.plan_for(ranks, {**MODEL, **changes}, PLAIN)
+
+
+def sentence(done):
+    """The one line of ours; mpirun adds its own."""
+    lines = [line for line in done.stderr.splitlines() if line.startswith("zinf-run: ")]
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+def refused(ranks, path, *options, code=2):
+    return sentence(crew.sail(ranks, path, *options, code=code))
+
+
+def differing(one, other):
+    """A command that is `other` on rank 1 and `one` elsewhere."""
+    script = crew.file("differing", f"""#!/bin/bash
+if [ "{RANK}" = 1 ]; then exec {other}; fi
+exec {one}
+""".encode())
+    os.chmod(script, 0o755)
+    return script
+
+
+def two(one, other, code=2, name=None):
+    command = differing(f"{crew.run_command} {one}", f"{crew.run_command} {other}")
+    return crew.call(*crew.words(2, name), command, code=code, env=base.ENVIRONMENT)
+
+
+def a_plan_for_ranks_is_not_run_by_one_process():
+    text = refused(1, plan(2))
+    assert "is for 2 ranks" in text and "mpirun -n 2 zinf-run" in text, text
+
+
+def another_number_of_ranks_is_refused_by_each_launcher():
+    for name in crew.launchers or [None]:
+        done = crew.sail(2, plan(1), launcher=name, code=2)
+        assert "is for 1 rank, 2 were started; start it without mpirun" in sentence(done)
+        text = sentence(crew.sail(3, plan(2), launcher=name, code=2))
+        assert "is for 2 ranks, 3 were started; give mpirun that number" in text, text
+
+
+def ranks_with_another_plan_data_or_options_are_named():
+    data, other = crew.text, crew.file("other", crew.prose(5000).encode())
+    same_size = crew.file("same-size", open(data, "rb").read()[:-1] + b"#")
+    first, second = plan(2), plan(2, seed=7)
+    cases = {
+        f"{second} --data {data}": "another plan than rank 0",
+        f"{first} --data {other}": "another --data than rank 0",
+        f"{first} --data {same_size}": "another --data than rank 0",
+        f"{first} --data {data} --steps 2": "another --steps than rank 0 (2, 3)",
+        f"{first} --data {data} --save {crew.path('saved')}": "another --save than rank 0",
+    }
+    for number, name in enumerate(crew.launchers or [None]):
+        for arguments, text in list(cases.items())[:1 if number else None]:
+            done = two(f"{first} --data {data}", arguments, name=name)
+            assert "rank 1 has " + text in sentence(done), done.stderr
+
+
+def what_one_rank_cannot_do_ends_all_with_its_words():
+    good = f"{plan(2)} --data {crew.text}"
+    done = two(good, f"{plan(2)} --data /nowhere/at-all")
+    assert "zinf-run: rank 1: data: cannot open \"/nowhere/at-all\"" in sentence(done)
+    path = crew.plan_for(2, MODEL, {**PLAIN, **tiers("nvme")})
+    done = two(f"{path} --data {crew.text} --nvme {crew.folder}",
+               f"{path} --data {crew.text} --nvme /nowhere")
+    assert "zinf-run: rank 1: --nvme \"/nowhere\"" in sentence(done), done.stderr
+
+
+def a_checkpoint_that_not_every_rank_has_is_refused():
+    saved, path = crew.path("saved"), plan(2)
+    crew.sail(2, path, "--steps", "1", save=saved)
+    done = two(f"{path} --data {crew.text} --resume {saved}",
+               f"{path} --data {crew.text} --resume {saved}-elsewhere")
+    assert "rank 1: checkpoint: directory" in sentence(done), done.stderr
+    done = two(f"{path} --data {crew.text} --resume {saved}", f"{path} --data {crew.text}")
+    assert "another step to begin at than rank 0" in sentence(done), done.stderr
+
+
+def a_batch_that_ranks_cannot_share_is_answered_with_advice():
+    done = crew.call(crew.plan_command, crew.model(global_batch=7),
+                     crew.file("cluster.yaml", base.CLUSTER_TEXT.format(
+                         nodes=1, devices=2, cores=2, unified="false").encode()),
+                     "--set", "micro_batch=2", code=2)
+    assert done.stderr == ("zinf-plan: training.global_batch 7 is no multiple of micro-batch 2 "
+                           "times 2 ranks (1 node of 2 devices), 4; set it to 4 or 8, or choose "
+                           "another --set micro_batch\n"), done.stderr
+
+
+def zinf_without_the_launchers_module_says_so():
+    if not crew.launchers:
+        raise tap.Skip("no MPI")
+    alone = crew.path("zinf-run")
+    with open(crew.run_command, "rb") as program, open(alone, "wb") as copy:
+        copy.write(program.read())
+    os.chmod(alone, 0o755)
+    done = crew.call(alone, plan(2), "--data", crew.text, code=4,
+                     env={"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"})
+    assert "started 2 ranks, but zinf-mpi-openmpi.so" in sentence(done), done.stderr
+
+
+main(crew, [
+    a_plan_for_ranks_is_not_run_by_one_process,
+    another_number_of_ranks_is_refused_by_each_launcher,
+    ranks_with_another_plan_data_or_options_are_named,
+    what_one_rank_cannot_do_ends_all_with_its_words,
+    a_checkpoint_that_not_every_rank_has_is_refused,
+    a_batch_that_ranks_cannot_share_is_answered_with_advice,
+    zinf_without_the_launchers_module_says_so,
+])

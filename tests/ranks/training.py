@@ -1,0 +1,173 @@
+# tests/ranks/training.py - one training, whatever number of ranks does it (DESIGN.md, N5): losses
+# within the bound of another order of sums, bits equal for the same number of ranks, states equal
+# wherever they go. argv: zinf-plan, zinf-run.
+import json
+import sys
+
+import crew as base
+import lab as lib
+from lab import gradient_bound, near, same, tiers
+
+crew = base.Crew(*sys.argv[1:3])
+STEPS = 6
+MODEL = dict(layers=2, steps=STEPS, warmup=4)
+LONG = dict(steps=20)
+# nothing divides anything: 36 channels, a final norm of 72 numbers for up to 7 ranks of 16
+ODD = dict(layers=1, hidden=36, heads=3, vocab=259, context=19, sequence=17, steps=STEPS)
+PLAIN = {**tiers("device"), "micro_batch": 2, "tiles": 1, "checkpoint_interval": 1}
+TEXT = crew.file("text", crew.prose(6000).encode())
+
+
+def train(ranks, model=None, changes=None, *options, **more):
+    return crew.crew(ranks, {**MODEL, **(model or {})}, {**PLAIN, **(changes or {})}, *options,
+                     data=more.pop("data", TEXT), **more)
+
+
+def close(run, other, what, model=None):
+    """The same training within rounding; fails on NaN too."""
+    shape = {**lib.MODEL, **MODEL, **(model or {})}
+    precision, layers = shape["precision"], shape["layers"]
+    bound = lib.loss_bound(other.rows, precision, layers,
+                           shape["global_batch"] * shape["sequence"])
+    assert len(run.rows) == len(other.rows), what
+    worst = 0
+    for row, one in zip(run.rows, other.rows):
+        assert (row["step"], row["lr"]) == (one["step"], one["lr"]), what
+        near(row["loss"], one["loss"], bound, f"{what}: loss of step {row['step']}")
+        worst = max(worst, abs(row["loss"] - one["loss"]))
+    near(run.rows[0]["grad_norm"], other.rows[0]["grad_norm"],
+         gradient_bound(precision, layers) * other.rows[0]["grad_norm"], f"{what}: norm")
+    print(f"# {what}: losses are off by {worst:.2g} at most, allowed {bound:.2g}")
+
+
+def one_two_and_four_ranks_train_the_same():
+    for precision in "fp32", "bf16":
+        model = {**LONG, "precision": precision}
+        one = train(1, model)
+        assert len(one.rows) == 20 and one.losses[-1] < one.losses[0] - 0.3
+        for ranks in 2, 4:
+            close(train(ranks, model), one, f"{precision}, {ranks} ranks", model)
+
+
+def the_same_number_of_ranks_is_the_same_to_the_bit():
+    plan = crew.plan_for(4, {**MODEL, "precision": "bf16"}, PLAIN)
+    first = train(4, {"precision": "bf16"})
+    same(crew.sail(4, plan, data=TEXT), first, "again")
+    for name in crew.launchers:
+        same(crew.sail(4, plan, data=TEXT, launcher=name), first, name)
+
+
+def tiers_and_distances_of_several_ranks_are_equal_to_the_bit():
+    for changes in (tiers("nvme"), {**tiers("host", "nvme", "device"), "prefetch.gather": 0},
+                    {"prefetch.gather": 5, "prefetch.read": 7}):
+        same(train(2, None, changes), train(2), str(changes))
+    same(train(2, unified=True), train(2), "one memory")
+    same(train(4, nodes=2), train(4), "two nodes")
+
+
+def three_five_and_seven_ranks_train_odd_sizes():
+    for ranks, batch in (3, 3), (5, 10), (7, 7):
+        model = {**ODD, "global_batch": batch}
+        pins = {**tiers("host"), "micro_batch": 1, "tiles": 2}
+        close(train(ranks, model, pins), train(1, model, pins), f"{ranks} ranks", model)
+
+
+def accumulation_and_clipping_are_of_all_ranks():
+    model = {"clip": 0.3, "global_batch": 12}
+    one = train(1, model, {"micro_batch": 1})
+    assert all(row["grad_norm_clipped"] <= 0.3 < row["grad_norm"] for row in one.rows)
+    close(train(2, model, {"micro_batch": 1}), one, "6 micro-batches on each of 2 ranks", model)
+    close(train(3, model, {"micro_batch": 4}), one, "1 micro-batch on each of 3 ranks", model)
+    same(train(2, model, {"micro_batch": 1, **tiers("nvme")}), train(2, model, {"micro_batch": 1}),
+         "accumulated on nvme")
+
+
+LLAMA = """\
+model: {{name: e2e, family: llama, layers: 2, hidden: 40, heads: 4, kv_heads: 2, head_dim: 8,
+        ffn: 56, vocab: 259, context: 16, tied_embeddings: {tied}, qkv_bias: true}}
+training:
+  sequence: 16
+  global_batch: 8
+  precision: fp32
+  optimizer: {{type: adamw, lr: 3e-3, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1}}
+  schedule: {{type: cosine, warmup: 2, steps: 6, min_lr: 3e-4}}
+  clip: 1.0
+  seed: 1337
+"""
+
+
+def llamas_tied_and_not_are_right_in_tiles_on_several_ranks():
+    for tied in "true", "false":
+        model = crew.file("llama.yaml", LLAMA.format(tied=tied).encode())
+        one = crew.sail(1, crew.plan_for(1, model, PLAIN), data=TEXT)
+        two = crew.sail(2, crew.plan_for(2, model, {**PLAIN, "tiles": 3}), data=TEXT)
+        close(two, one, f"tied {tied}, 3 tiles")
+
+
+def fresh_weights_are_the_same_on_any_number_of_ranks():
+    hashes = {train(n, {**ODD, "global_batch": 42}, {"micro_batch": 1}, "--steps", "0")
+              .summary["params_hash"] for n in (1, 2, 3, 7)}
+    assert len(hashes) == 1, hashes
+
+
+def a_checkpoint_is_resumed_by_any_number_of_ranks():
+    half, saved = str(STEPS // 2), crew.path("saved")
+    whole = train(4)
+    four = crew.sail(4, crew.plan_for(4, MODEL, PLAIN), "--steps", half, data=TEXT, save=saved)
+    same(crew.sail(4, crew.plan_for(4, MODEL, PLAIN), "--resume", saved, data=TEXT),
+         rest(whole, STEPS // 2), "4 ranks, then 4")
+    for ranks, pins in (2, {**tiers("nvme"), "tiles": 2}), (1, {"tiles": 3}):
+        plan = crew.plan_for(ranks, MODEL, {**PLAIN, **pins})
+        still = crew.sail(ranks, plan, "--resume", saved, "--steps", half, data=TEXT)
+        assert still.summary["params_hash"] == four.summary["params_hash"], ranks
+        close(crew.sail(ranks, plan, "--resume", saved, data=TEXT), rest(whole, STEPS // 2),
+              f"4 ranks, then {ranks}")
+    saved = crew.path("saved")
+    crew.sail(1, crew.plan_for(1, MODEL, PLAIN), "--steps", half, data=TEXT, save=saved)
+    close(crew.sail(4, crew.plan_for(4, MODEL, PLAIN), "--resume", saved, data=TEXT),
+          rest(whole, STEPS // 2), "1 rank, then 4")
+
+
+def rest(run, first):
+    return lib.Training(run.rows[first:], run.summary, run, None)
+
+
+def validation_and_samples_are_those_of_one_rank():
+    saved = crew.path("saved")
+    options = ("--resume", saved, "--steps", "1", "--sample", "20", "--prompt", "the ")
+    one = crew.sail(1, crew.plan_for(1, MODEL, PLAIN), "--steps", "1", "--val", TEXT,
+                    "--val-batches", "4", data=TEXT, save=saved)
+    two = crew.sail(2, crew.plan_for(2, MODEL, PLAIN), "--steps", "1", "--val", TEXT,
+                    "--val-batches", "4", data=TEXT)
+    near(two.rows[-1]["val_loss"], one.rows[-1]["val_loss"], 1e-6, "loss of validation")
+    texts = [crew.sail(n, crew.plan_for(n, MODEL, PLAIN), *options, data=TEXT).stdout
+             .splitlines()[0] for n in (1, 2)]
+    assert texts[0] == texts[1] and texts[0].startswith("the "), texts
+
+
+def bytes_sent_are_those_of_the_plan_and_collectives_few():
+    for ranks in 2, 3:
+        plan = crew.plan_for(ranks, {**MODEL, "global_batch": 12}, {**PLAIN, "micro_batch": 1})
+        planned = json.loads(crew.planned.stdout)
+        run = crew.sail(ranks, plan, "--steps", "2", data=TEXT)
+        sent = [rank["sent_bytes"] for rank in run.summary["ranks"]]
+        assert sent == [planned["ranks"]["sent_bytes_per_step"]] * ranks, (sent, planned["ranks"])
+        # A block has 12 tensors but 5 units: gathered forward, once more to recompute, the four
+        # linears' again to go backward; each reduced once. 9 are outside the blocks, 2 scalars'.
+        assert planned["ranks"]["count"] == ranks
+        blocks, passes = MODEL["layers"], 12 // ranks
+        assert planned["ranks"]["collectives_per_step"] <= passes * (blocks * 19 + 9) + 2
+
+
+lib.main(crew, [
+    one_two_and_four_ranks_train_the_same,
+    the_same_number_of_ranks_is_the_same_to_the_bit,
+    tiers_and_distances_of_several_ranks_are_equal_to_the_bit,
+    three_five_and_seven_ranks_train_odd_sizes,
+    accumulation_and_clipping_are_of_all_ranks,
+    llamas_tied_and_not_are_right_in_tiles_on_several_ranks,
+    fresh_weights_are_the_same_on_any_number_of_ranks,
+    a_checkpoint_is_resumed_by_any_number_of_ranks,
+    validation_and_samples_are_those_of_one_rank,
+    bytes_sent_are_those_of_the_plan_and_collectives_few,
+])
