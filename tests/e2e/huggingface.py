@@ -340,7 +340,7 @@ def transformers_loads_what_was_exported_with_equal_logits():
         near(loss, out["loss"], LOSS_BOUND, "evaluation by transformers in double")
 
 
-lib.main(lab, [
+TESTS = [
     ten_losses_from_a_hugging_face_directory_are_pytorchs, load_and_export_gives_the_same_bytes,
     an_exported_training_goes_on_and_stays_itself, bf16_weights_are_taken_as_they_are,
     evaluation_is_the_loss_of_every_token_wherever_states_live,
@@ -348,4 +348,7 @@ lib.main(lab, [
     a_resumed_runs_log_goes_on_behind_an_evaluation,
     a_directory_that_is_not_the_plans_model_is_refused,
     an_export_that_cannot_be_is_refused_before_the_training,
-    transformers_loads_what_was_exported_with_equal_logits])
+    transformers_loads_what_was_exported_with_equal_logits]
+
+if __name__ == "__main__":
+    lib.main(lab, TESTS)
