@@ -78,8 +78,8 @@ zinf_status zinf_checkpoint_directory(const char *directory, int *ret_fd, zinf_e
 bool zinf_checkpoint_is_step(int dir_fd, const char *name, uint64_t *ret_step);
 /* Removes what `name` is if it is a directory that holds nothing but our files. */
 void zinf_checkpoint_remove(int dir_fd, const char *name);
-/* Makes ZINF_RESERVED_NAME: the files of a checkpoint, with all their space, for the next
- * create. */
+/* Makes ZINF_RESERVED_NAME: the files of a checkpoint, with all their space; the next create takes
+ * them. */
 zinf_status zinf_checkpoint_keep_space(const char *directory, const zinf_plan *plan,
                                        const zinf_progress *progress, zinf_error *err);
 

@@ -525,16 +525,37 @@ static void measure(session *s, double step_s)
                                    r->queue_s[q]);
 }
 
+/* Of each rank's largest weight the largest. */
+static zinf_status find_largest_of_all(session *s, largest *most, zinf_error *err)
+{
+    largest found = {0};
+
+    for (uint32_t r = 0; r < s->ranks->collective->n_ranks; r++) {
+        largest theirs = *most;
+        if (zinf_ranks_share(s->ranks, s->ranks->collective->rank == r, &theirs, sizeof theirs,
+                             err))
+            return err->status;
+        if (theirs.magnitude > found.magnitude)
+            found = theirs;
+    }
+    *most = found;
+    return ZINF_OK;
+}
+
 /* After a step whose update was left out, so that the state is the one before it. `before` is
  * where training stood then: a run that stops goes back there and saves that. */
 static zinf_status not_finite(session *s, const zinf_env *env, const zinf_progress *before,
                               zinf_error *err)
 {
     const uint64_t step = s->progress.step;
-    char why[500];
+    char why[500] = "";
     largest most = {0};
+    zinf_nonfinite first;
 
     zinf_nonfinite_explain(&s->plan, s->executor, env, why, sizeof why);
+    if (zinf_ranks_share(s->ranks, zinf_executor_first_nonfinite(s->executor, &first), why,
+                         sizeof why, err))
+        return err->status;
     if (s->options->on_nonfinite == ZINF_ON_NONFINITE_SKIP && ++s->n_skipped < MOST_SKIPPED) {
         zinf_progress_say(&s->line, "zinf-run: warning: step %" PRIu64 " is skipped: %s", step,
                           why);
@@ -547,6 +568,9 @@ static zinf_status not_finite(session *s, const zinf_env *env, const zinf_progre
                      &saving))
         zinf_progress_say(&s->line, "zinf-run: warning: the last good state could not be read or "
                           "saved: %s", saving.text);
+    if (find_largest_of_all(s, &most, err))
+        return err->status;
+    s->ranks->agreed = true; /* the same words on every rank */
     const size_t used = strlen(why);
     snprintf(why + used, sizeof why - used, "; the largest weight is %.3g, in \"%s\"",
              most.magnitude, s->plan.tensors[most.tensor].name);
