@@ -221,7 +221,7 @@ zinf_status zinf_run_options_parse(int argc, char **argv, zinf_run_options *ret_
 
 void zinf_run_options_help(FILE *out)
 {
-    fputs("usage: zinf-run PLAN --data TRAIN [OPTION]..\n"
+    fputs("usage: [mpirun -n RANKS] zinf-run PLAN --data TRAIN [OPTION]..\n"
           "Runs a plan that zinf-plan made: trains, validates, saves, samples.\n\n", out);
     for (size_t i = 0; i < N_OPTIONS; i++) {
         char left[48];
@@ -229,7 +229,10 @@ void zinf_run_options_help(FILE *out)
                  options[i].argument ? options[i].argument : "");
         fprintf(out, "  %-29s %s\n", left, options[i].help);
     }
-    fputs("\nThe product (the sample, the table of predicted against measured) goes to standard\n"
+    fputs("\nA plan of several ranks is started by mpirun or srun with as many processes and the\n"
+          "same options for each; rank 0 prints and logs, --save names a directory that every\n"
+          "rank sees. If a rank dies, is stopped or fails, all end within 30 s and name it.\n"
+          "\nThe product (the sample, the table of predicted against measured) goes to standard\n"
           "output, everything else to standard error. Control-C and SIGTERM end the run after the\n"
           "current step, with a checkpoint if --save is given, and exit 0; a second one ends it\n"
           "at once.\n"

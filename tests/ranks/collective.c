@@ -55,6 +55,7 @@ static void every_shard_is_the_sum_of_all_ranks(void)
 {
     for (int s = 0; s < N_SIZES; s++) {
         const uint64_t n = sizes[s], total = n * C->n_ranks;
+        const uint64_t factor = C->n_ranks * (C->n_ranks + 1) / 2;
         float *send = malloc(4 * total + 4), *recv = malloc(4 * n + 4);
         bool fine = send && recv;
         recv[n] = -7;
@@ -62,8 +63,7 @@ static void every_shard_is_the_sum_of_all_ranks(void)
             send[k] = (float)((k % 1021) * (C->rank + 1));
         fine = fine && !C->reduce_scatter(C, send, recv, n, ZINF_F32, &err);
         for (uint64_t i = 0; fine && i < n; i++)
-            fine = recv[i] == (float)((C->rank * n + i) % 1021 *
-                                      (C->n_ranks * (C->n_ranks + 1) / 2));
+            fine = recv[i] == (float)((C->rank * n + i) % 1021 * factor);
         CHECK(all(fine && recv[n] == -7));
         free(send);
         free(recv);
