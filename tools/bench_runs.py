@@ -284,7 +284,8 @@ def storage(m):
         for turn in range(3):
             with open(m.cluster() if turn == 0 else m.probe("cluster-storage.yaml")) as file:
                 text = file.read()
-            block = int(re.search(r"block: (\d+) KiB", text)[1]) << 10
+            size, unit = re.search(r"block: (\d+) ([KM])iB", text).groups()
+            block = int(size) << (10 if unit == "K" else 20)
             depth = int(re.search(r"depth: (\d+)", text)[1])
             mine = 1e9 * float(re.search(r"\b%s: ([\d.]+) GB/s" % kind, text)[1])
             ratios.append(mine / fio(m, kind, block, depth))
