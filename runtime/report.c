@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static uint64_t now_ns(void)
+uint64_t zinf_report_now_ns(void)
 {
     struct timespec now;
 
@@ -44,7 +44,7 @@ static double positive(double value)
 
 void zinf_progress_step(zinf_progress_line *line, const zinf_step_report *step, bool last)
 {
-    const uint64_t now = now_ns();
+    const uint64_t now = zinf_report_now_ns();
     char left[32], val[48] = "";
 
     if (line->silent)
@@ -233,6 +233,8 @@ zinf_status zinf_log_summary(FILE *log, const zinf_plan *plan, const zinf_run_re
     fprintf(log, "\"peak_rss_bytes\": %" PRIu64, run->peak_rss_bytes);
     number(log, "predicted_step_s", run->predicted_step_s);
     number(log, "measured_step_s", run->measured_step_s);
+    number(log, "begin_s", run->begin_s);
+    number(log, "save_s", run->save_s);
     fputs(", \"queues\": {", log);
     for (unsigned q = 0; q < ZINF_N_QUEUES; q++)
         fprintf(log, "%s\"%s\": {\"predicted_s\": %.17g, \"measured_s\": %.17g}", q ? ", " : "",

@@ -356,6 +356,7 @@ static zinf_status open_checkpoint(session *s, zinf_checkpoint_reader **ret_read
 static zinf_status begin(session *s, zinf_error *err)
 {
     const bool resume = s->options->resume != NULL;
+    const uint64_t start_ns = zinf_report_now_ns();
     zinf_env env = {.get = get_state};
     zinf_checkpoint_reader *reader = NULL;
     zinf_hf_reader *pretrained = NULL;
@@ -373,6 +374,7 @@ static zinf_status begin(session *s, zinf_error *err)
     }
     zinf_checkpoint_close(reader);
     zinf_hf_close(pretrained);
+    s->report.begin_s = 1e-9 * (double)(zinf_report_now_ns() - start_ns);
     if (err->status == ZINF_OK && resume)
         zinf_progress_say(&s->line, "zinf-run: resumed \"%s\" at step %" PRIu64,
                           s->options->resume, s->progress.step);
@@ -432,6 +434,7 @@ static zinf_status export_state(session *s, bool save, bool export, largest *ret
 {
     state_sink sink = {.hash = s->hash, .largest = ret_largest};
     zinf_env env = {.step = s->progress.step, .put = put_state, .state_context = &sink};
+    const uint64_t start_ns = zinf_report_now_ns();
     zinf_error reserving = {0};
     uint32_t n;
     uint64_t *totals = zinf_params_hash_totals(s->hash, &n);
@@ -449,6 +452,7 @@ static zinf_status export_state(session *s, bool save, bool export, largest *ret
     }
     if (save) {
         s->saved_step = s->progress.step;
+        s->report.save_s = 1e-9 * (double)(zinf_report_now_ns() - start_ns);
         zinf_progress_say(&s->line, "zinf-run: saved step %" PRIu64 " in \"%s\"",
                           s->progress.step, s->options->save);
     }
