@@ -7,10 +7,29 @@
 
 typedef struct windows {
     const zinf_data *data;
+    const zinf_collective *ranks;
     uint64_t sequence, n_tokens, n_windows;
-    uint64_t next;    /* window of the batch's first row */
+    uint64_t next;    /* window of rank 0's first row; behind it that of rank 1's, and so on */
     uint64_t *counts; /* [micro_batch] tokens of each row that count, its last ones */
 } windows;
+
+static uint64_t window_of(const windows *w, uint32_t rank, uint64_t row)
+{
+    return w->next + row * w->ranks->n_ranks + rank;
+}
+
+/* Targets of a window that lie behind the file's last token. */
+static uint64_t beyond(const windows *w, uint64_t window)
+{
+    const uint64_t end = (window + 1) * w->sequence, last = w->n_tokens - 1;
+
+    return end > last ? end - last : 0;
+}
+
+static uint64_t count_of(const windows *w, uint64_t window)
+{
+    return window < w->n_windows ? w->sequence - beyond(w, window) : 0;
+}
 
 /* Rows behind the last window are the last window again, and do not count. */
 static zinf_status batch(void *context, uint64_t n, uint64_t cols, int32_t *ret_tokens,
@@ -19,53 +38,75 @@ static zinf_status batch(void *context, uint64_t n, uint64_t cols, int32_t *ret_
     const windows *w = context;
 
     for (uint64_t i = 0; i < n; i++) {
-        const uint64_t window = w->next + i < w->n_windows ? w->next + i : w->n_windows - 1;
-        const uint64_t end = (window + 1) * w->sequence; /* index of its last target */
-        const uint64_t last = w->n_tokens - 1, beyond = end > last ? end - last : 0;
-        if (zinf_data_window(w->data, end - beyond - w->sequence, ret_tokens + i * cols, err))
+        const uint64_t mine = window_of(w, w->ranks->rank, i);
+        const uint64_t window = mine < w->n_windows ? mine : w->n_windows - 1;
+        if (zinf_data_window(w->data, window * w->sequence - beyond(w, window),
+                             ret_tokens + i * cols, err))
             return err->status;
-        w->counts[i] = w->next + i < w->n_windows ? w->sequence - beyond : 0;
+        w->counts[i] = count_of(w, mine);
     }
     return ZINF_OK;
 }
 
+/* One run of the program on every rank; losses of ranks * micro windows are added in file order. */
+static zinf_status one_turn(windows *w, uint64_t micro, zinf_executor *executor, double *losses,
+                            double *all, double *sum, zinf_evaluation *result, zinf_error *err)
+{
+    const zinf_collective *c = w->ranks;
+    zinf_env env = {.batch = batch, .batch_context = w, .counts = w->counts,
+                    .row_losses = losses};
+
+    if (zinf_executor_run(executor, ZINF_PROGRAM_EVAL, &env, err) ||
+        c->allgather(c, losses, all, micro, ZINF_F64, err))
+        return err->status;
+    for (uint64_t i = 0; i < micro; i++)
+        for (uint32_t r = 0; r < c->n_ranks && window_of(w, r, i) < w->n_windows; r++) {
+            *sum += all[r * micro + i];
+            result->n_tokens += count_of(w, window_of(w, r, i));
+            result->n_done++;
+        }
+    w->next += micro * c->n_ranks;
+    return ZINF_OK;
+}
+
 zinf_status zinf_evaluate(const zinf_plan *plan, zinf_executor *executor, const zinf_data *data,
-                          const volatile sig_atomic_t *stop, zinf_evaluation *ret_evaluation,
-                          zinf_error *err)
+                          zinf_ranks *ranks, const volatile sig_atomic_t *stop,
+                          zinf_evaluation *ret_evaluation, zinf_error *err)
 {
     const uint64_t micro = plan->decisions.micro_batch, sequence = plan->job.sequence;
     zinf_evaluation result = {0};
-    windows w = {.data = data, .sequence = sequence, .n_tokens = zinf_data_n_tokens(data)};
+    windows w = {.data = data, .ranks = ranks->collective, .sequence = sequence,
+                 .n_tokens = zinf_data_n_tokens(data)};
     double *losses = calloc(micro + 1, sizeof *losses), sum = 0;
+    double *all = calloc(micro * w.ranks->n_ranks + 1, sizeof *all);
 
     w.counts = calloc(micro + 1, sizeof *w.counts);
     w.n_windows = (w.n_tokens - 1 + sequence - 1) / sequence;
     result.n_sequences = w.n_windows;
-    if (!losses || !w.counts)
+    if (!losses || !all || !w.counts)
         zinf_fail(err, ZINF_MACHINE, "out of memory for an evaluation");
     else if (!plan->programs[ZINF_PROGRAM_EVAL].n_segments)
         zinf_fail(err, ZINF_BAD_INPUT, "--eval: the plan has no eval program");
-    for (; !err->status && !*stop && w.next < w.n_windows; w.next += micro) {
-        zinf_env env = {.batch = batch, .batch_context = &w, .counts = w.counts,
-                        .row_losses = losses};
-        if (zinf_executor_run(executor, ZINF_PROGRAM_EVAL, &env, err))
+    zinf_ranks_together(ranks, err);
+    while (!err->status && w.next < w.n_windows) {
+        double told = *stop != 0;
+        if (zinf_ranks_sum(ranks, &told, 1, err) || told > 0)
             break;
-        for (uint64_t i = 0; i < micro && w.next + i < w.n_windows; i++) {
-            sum += losses[i];
-            result.n_tokens += w.counts[i];
-            result.n_done++;
-        }
+        one_turn(&w, micro, executor, losses, all, &sum, &result, err);
     }
     free(losses);
+    free(all);
     free(w.counts);
     if (err->status)
         return err->status;
     if (result.n_tokens) {
         result.loss = sum / (double)result.n_tokens;
         result.perplexity = exp(result.loss);
-        if (!isfinite(result.loss))
+        if (!isfinite(result.loss)) {
+            ranks->agreed = true; /* the same sum on every rank */
             return zinf_fail(err, ZINF_WRONG_RESULT, "--eval: the loss is %g: the weights or what "
                              "is computed from them are not finite", result.loss);
+        }
     }
     *ret_evaluation = result;
     return ZINF_OK;

@@ -9,6 +9,7 @@
 #include "runtime/error.h"
 #include "runtime/executor.h"
 #include "runtime/plan.h"
+#include "runtime/ranks.h"
 
 typedef struct zinf_evaluation {
     double loss, perplexity; /* mean over the tokens, and e to its power */
@@ -18,10 +19,12 @@ typedef struct zinf_evaluation {
 
 /* Every token of the file but the first is predicted once, in windows of the plan's sequence: in
  * file order, and where the last one would be shorter it begins earlier and its first tokens do
- * not count. Sums are in file order, so that the result depends neither on the micro-batch nor on
- * tiers. *stop != 0 ends it early: n_done < n_sequences then, and the mean is over those. */
+ * not count. Ranks take turns at the windows, as many each, and each knows the losses of all. Sums
+ * are in file order, so that the result depends neither on the micro-batch nor on tiers nor on the
+ * number of ranks. *stop != 0 on any of them ends it early: n_done < n_sequences then, and the mean
+ * is over those. */
 zinf_status zinf_evaluate(const zinf_plan *plan, zinf_executor *executor, const zinf_data *data,
-                          const volatile sig_atomic_t *stop, zinf_evaluation *ret_evaluation,
-                          zinf_error *err);
+                          zinf_ranks *ranks, const volatile sig_atomic_t *stop,
+                          zinf_evaluation *ret_evaluation, zinf_error *err);
 
 #endif

@@ -39,11 +39,20 @@ typedef struct zinf_hf_options {
 zinf_status zinf_hf_create(const char *directory, const zinf_plan *plan,
                            const zinf_hf_options *options, zinf_hf_writer **ret_writer,
                            zinf_error *err);
+/* A writer that another rank has created, of the same plan and options: it puts its elements there
+ * and leaves making and removing the directory to that rank. */
+zinf_status zinf_hf_join(const char *directory, const zinf_plan *plan,
+                         const zinf_hf_options *options, zinf_hf_writer **ret_writer,
+                         zinf_error *err);
 /* Elements [first, first + n) of the tensor, row major as in the plan. Each element once. */
 zinf_status zinf_hf_put(zinf_hf_writer *writer, uint32_t tensor, uint64_t first, uint64_t n,
                         const float *values, zinf_error *err);
+/* What was put reaches the disk, and how many elements of each tensor: before a commit, the ranks
+ * sync and the creator's counts become the sums over all. */
+zinf_status zinf_hf_sync(zinf_hf_writer *writer, zinf_error *err);
+uint64_t *zinf_hf_counts(zinf_hf_writer *writer, uint32_t *ret_n);
 /* Checks that every element was put, syncs, renames. The writer is freed, also on failure. */
 zinf_status zinf_hf_commit(zinf_hf_writer *writer, zinf_error *err);
-void zinf_hf_abandon(zinf_hf_writer *writer); /* removes the temporary; NULL ok */
+void zinf_hf_abandon(zinf_hf_writer *writer); /* its creator's removes the temporary; NULL ok */
 
 #endif

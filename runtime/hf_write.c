@@ -1,6 +1,6 @@
 /* runtime/hf_write.c - the writer of Hugging Face directories; see hf.h. DIR is built as
- * DIR.zinf-writing and renamed; what a killed run left there is removed by the next one, if it
- * holds nothing but our files.
+ * DIR.zinf-writing, which other ranks may join, and renamed; what a killed run left there is
+ * removed by the next one, if it holds nothing but our files.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -39,7 +39,8 @@ struct zinf_hf_writer {
     const zinf_plan *plan;
     zinf_hf_options options;
     char *directory, *temporary, *parent;
-    int dir_fd; /* of the temporary; locked */
+    int dir_fd; /* of the temporary; locked, unless joined */
+    bool joined;
     shard *shards;
     uint32_t n_shards, open_shard;
     int fd;            /* of the open shard */
@@ -225,22 +226,34 @@ static zinf_status use_shard(zinf_hf_writer *w, uint32_t index, int flags, zinf_
                      : ZINF_OK;
 }
 
-static zinf_status create_shard(zinf_hf_writer *w, uint32_t index, zinf_safetensor_row *rows,
-                                zinf_error *err)
+/* A file's header, and behind it where its tensors lie. */
+static zinf_status lay_out_shard(zinf_hf_writer *w, uint32_t index, zinf_safetensor_row *rows,
+                                 char **ret_header, uint64_t *ret_n, zinf_error *err)
 {
     static const char *const metadata[][2] = {{"format", "pt"}};
     const shard *s = &w->shards[index];
-    char *header = NULL;
-    uint64_t n = 0;
-    int rc;
 
     for (uint32_t i = s->first; i < s->end; i++) {
         zinf_safetensor_row *row = &rows[i - s->first];
         *row = (zinf_safetensor_row){.name = w->plan->tensors[i].name, .dtype = w->options.dtype};
         row->n_dims = zinf_hf_shape(w->plan, &w->plan->tensors[i], row->shape);
     }
-    if (use_shard(w, index, O_CREAT | O_EXCL, err) ||
-        zinf_safetensors_header(rows, s->end - s->first, metadata, 1, &header, &n, err))
+    if (zinf_safetensors_header(rows, s->end - s->first, metadata, 1, ret_header, ret_n, err))
+        return err->status;
+    for (uint64_t i = s->first, at = *ret_n; i < s->end; i++) {
+        w->offsets[i] = at;
+        at += tensor_bytes(w, (uint32_t)i);
+    }
+    return ZINF_OK;
+}
+
+static zinf_status create_shard(zinf_hf_writer *w, uint32_t index, const char *header, uint64_t n,
+                                zinf_error *err)
+{
+    const shard *s = &w->shards[index];
+    int rc;
+
+    if (use_shard(w, index, O_CREAT | O_EXCL, err))
         return err->status;
     do
         rc = fallocate(w->fd, 0, 0, (off_t)(n + s->bytes));
@@ -253,22 +266,39 @@ static zinf_status create_shard(zinf_hf_writer *w, uint32_t index, zinf_safetens
         fail_on(w, "reserving", s->name, err);
     else
         zinf_write_all(w->fd, header, n, 0, w->temporary, s->name, err);
-    free(header);
-    for (uint32_t i = s->first; i < s->end; i++) {
-        w->offsets[i] = n;
-        n += tensor_bytes(w, i);
-    }
     return err->status;
 }
 
-static zinf_status create_shards(zinf_hf_writer *w, zinf_error *err)
+/* Each is there for this rank too, and of the length that rank 0 has given it. */
+static zinf_status join_shard(zinf_hf_writer *w, uint32_t index, uint64_t n, zinf_error *err)
+{
+    const shard *s = &w->shards[index];
+    struct stat st;
+
+    if (use_shard(w, index, 0, err))
+        return err->status;
+    if (fstat(w->fd, &st))
+        return fail_on(w, "size of", s->name, err);
+    if ((uint64_t)st.st_size != n + s->bytes)
+        return zinf_fail(err, ZINF_MACHINE, "export: \"%s\" in \"%.300s\" has %" PRIu64 " bytes "
+                         "here, rank 0 has made it with %" PRIu64, s->name, w->temporary,
+                         (uint64_t)st.st_size, n + s->bytes);
+    return ZINF_OK;
+}
+
+static zinf_status open_shards(zinf_hf_writer *w, zinf_error *err)
 {
     zinf_safetensor_row *rows = calloc((size_t)w->plan->n_tensors + 1, sizeof *rows);
 
     if (!rows)
         return zinf_fail(err, ZINF_MACHINE, "export: out of memory");
-    for (uint32_t i = 0; !err->status && i < w->n_shards; i++)
-        create_shard(w, i, rows, err);
+    for (uint32_t i = 0; !err->status && i < w->n_shards; i++) {
+        char *header = NULL;
+        uint64_t n = 0;
+        if (!lay_out_shard(w, i, rows, &header, &n, err))
+            w->joined ? join_shard(w, i, n, err) : create_shard(w, i, header, n, err);
+        free(header);
+    }
     free(rows);
     return err->status;
 }
@@ -290,9 +320,20 @@ static bool set_paths(zinf_hf_writer *w, const char *directory)
     return w->parent != NULL;
 }
 
-zinf_status zinf_hf_create(const char *directory, const zinf_plan *plan,
-                           const zinf_hf_options *options, zinf_hf_writer **ret_writer,
-                           zinf_error *err)
+/* That of the rank that created it. */
+static zinf_status join_temporary(zinf_hf_writer *w, zinf_error *err)
+{
+    w->dir_fd = open(w->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (w->dir_fd < 0)
+        return zinf_fail(err, ZINF_BAD_INPUT, "export: \"%.300s\", which rank 0 has made, cannot "
+                         "be opened here: %s; --export HF_DIR must be on a filesystem that every "
+                         "rank sees", w->temporary, strerror(errno));
+    return ZINF_OK;
+}
+
+static zinf_status open_writer(const char *directory, const zinf_plan *plan,
+                               const zinf_hf_options *options, bool joined,
+                               zinf_hf_writer **ret_writer, zinf_error *err)
 {
     const size_t n = (size_t)plan->n_tensors + 1;
     zinf_hf_writer *w = calloc(1, sizeof *w);
@@ -305,6 +346,7 @@ zinf_status zinf_hf_create(const char *directory, const zinf_plan *plan,
     }
     w->plan = plan;
     w->options = *options;
+    w->joined = joined;
     w->dir_fd = w->fd = -1;
     w->offsets = calloc(n, sizeof *w->offsets);
     w->put = calloc(n, sizeof *w->put);
@@ -313,14 +355,28 @@ zinf_status zinf_hf_create(const char *directory, const zinf_plan *plan,
     if (!set_paths(w, directory) || !w->offsets || !w->put || !w->file_of || !w->chunk)
         zinf_fail(err, ZINF_MACHINE, "export: out of memory");
     else if (!zinf_checkpoint_layout(plan, checked, err) && !cut_shards(w, err) &&
-             !open_temporary(w, err) && !check_space(w, err))
-        create_shards(w, err);
+             (joined ? !join_temporary(w, err) : !open_temporary(w, err) && !check_space(w, err)))
+        open_shards(w, err);
     free(checked);
     if (err->status)
         zinf_hf_abandon(w);
     else
         *ret_writer = w;
     return err->status;
+}
+
+zinf_status zinf_hf_create(const char *directory, const zinf_plan *plan,
+                           const zinf_hf_options *options, zinf_hf_writer **ret_writer,
+                           zinf_error *err)
+{
+    return open_writer(directory, plan, options, false, ret_writer, err);
+}
+
+zinf_status zinf_hf_join(const char *directory, const zinf_plan *plan,
+                         const zinf_hf_options *options, zinf_hf_writer **ret_writer,
+                         zinf_error *err)
+{
+    return open_writer(directory, plan, options, true, ret_writer, err);
 }
 
 /* ---- elements ---- */
@@ -607,13 +663,26 @@ static zinf_status check_complete(const zinf_hf_writer *w, zinf_error *err)
     return ZINF_OK;
 }
 
-static zinf_status publish(zinf_hf_writer *w, zinf_error *err)
+zinf_status zinf_hf_sync(zinf_hf_writer *w, zinf_error *err)
 {
     for (uint32_t i = 0; i < w->n_shards; i++)
         if (use_shard(w, i, 0, err))
             return err->status;
         else if (fsync(w->fd))
             return fail_on(w, "syncing", w->shards[i].name, err);
+    return ZINF_OK;
+}
+
+uint64_t *zinf_hf_counts(zinf_hf_writer *w, uint32_t *ret_n)
+{
+    *ret_n = w->plan->n_tensors;
+    return w->put;
+}
+
+static zinf_status publish(zinf_hf_writer *w, zinf_error *err)
+{
+    if (zinf_hf_sync(w, err))
+        return err->status;
     if (fsync(w->dir_fd))
         return fail_on(w, "syncing", ".", err);
     /* An empty directory gives way; a full one, which has come meanwhile, does not. */
@@ -649,12 +718,13 @@ void zinf_hf_abandon(zinf_hf_writer *w)
         return;
     if (w->fd >= 0)
         close(w->fd);
-    if (w->dir_fd >= 0) {
+    if (w->dir_fd >= 0 && !w->joined) {
         zinf_error ignored = {0};
         empty(w, true, &ignored);
         rmdir(w->temporary);
-        close(w->dir_fd); /* and the lock with it */
     }
+    if (w->dir_fd >= 0)
+        close(w->dir_fd); /* and the lock with it */
     free(w->shards);
     free(w->offsets);
     free(w->put);

@@ -28,6 +28,7 @@
 #include "runtime/report.h"
 #include "runtime/sample.h"
 #include "runtime/storage.h"
+#include "runtime/together.h"
 
 #define EXPORT_SHARD_BYTES 5000000000u
 enum { MOST_SKIPPED = 10 }; /* steps in a row whose loss or norm is not finite */
@@ -75,28 +76,26 @@ static zinf_status open_data(session *s, zinf_error *err)
     return ZINF_OK;
 }
 
-static zinf_status begin_export(const session *s, zinf_hf_writer **ret_writer, zinf_error *err)
+static zinf_status begin_export(session *s, zinf_hf_writer **ret_writer, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
     const zinf_hf_options options = {
         .from = o->init, .dtype = o->export_dtype ? ZINF_BF16 : ZINF_F32,
         .shard_bytes = o->export_shard_bytes ? o->export_shard_bytes : EXPORT_SHARD_BYTES};
 
-    return zinf_hf_create(o->export, &s->plan, &options, ret_writer, err);
+    return zinf_together_create_hf(s->ranks, o->export, &s->plan, &options, ret_writer, err);
 }
 
 /* Begins an export and drops it: a directory that cannot take one is found out now, not after the
  * work that it would have kept. */
-static zinf_status try_export(const session *s, zinf_error *err)
+static zinf_status try_export(session *s, zinf_error *err)
 {
     zinf_hf_writer *writer = NULL;
 
     if (s->options->export && begin_export(s, &writer, err))
         return err->status;
-    zinf_hf_abandon(writer);
-    return ZINF_OK;
+    return writer ? zinf_together_abandon_hf(s->ranks, writer, err) : ZINF_OK;
 }
-
 
 /* How many checkpoints this run still writes. */
 static uint64_t saves_to_come(const session *s)
@@ -150,15 +149,20 @@ static uint64_t hash_text(const char *text)
 static zinf_status compare_inputs(session *s, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
-    uint64_t data = 0, val = 0;
+    uint64_t data = 0, val = 0, eval = 0;
 
-    if ((!s->data || zinf_data_identity(s->data, &data, err) == ZINF_OK) && s->val)
+    if (s->data)
+        zinf_data_identity(s->data, &data, err);
+    if (s->val && !err->status)
         zinf_data_identity(s->val, &val, err);
+    if (s->eval && !err->status)
+        zinf_data_identity(s->eval, &eval, err);
     if (zinf_ranks_together(s->ranks, err))
         return err->status;
     const zinf_ranks_fact facts[] = {
         {"--data", data},
         {"--val", val},
+        {"--eval", eval},
         {"--steps", s->steps},
         {"step to begin at", s->progress.step},
         {"position in the data", s->progress.data_position},
@@ -182,8 +186,15 @@ static zinf_status read_plan(session *s, zinf_error *err)
         zinf_plan_check(&s->plan, err);
     if (zinf_ranks_together(s->ranks, err))
         return err->status;
-    const zinf_ranks_fact fact = {"plan", s->plan.hash};
-    if (zinf_ranks_compare(s->ranks, &fact, 1, err) || check_ranks(s, err))
+    const zinf_run_options *o = s->options;
+    const zinf_ranks_fact facts[] = { /* an export is tried together, before all else is known */
+        {"plan", s->plan.hash},
+        {"--export", hash_text(o->export)},
+        {"--export-dtype", o->export_dtype},
+        {"--export-shard", o->export_shard_bytes},
+    };
+    if (zinf_ranks_compare(s->ranks, facts, sizeof facts / sizeof *facts, err) ||
+        check_ranks(s, err))
         return err->status;
     zinf_preflight(&s->plan, s->options->nvme, traced_bytes(s), s->ranks->collective->rank,
                    s->ranks->n_local, err);
@@ -204,10 +215,6 @@ static zinf_status open_files(session *s, zinf_error *err)
     if (o->save && s->ranks->collective->rank == 0 &&
         zinf_checkpoint_claim(o->save, o->resume, &s->place, err))
         return err->status;
-    if ((o->export || o->eval) && s->plan.decisions.ranks > 1)
-        return zinf_fail(err, ZINF_BAD_INPUT, "%s with several ranks is not built yet; save with "
-                         "--save, then plan for one rank and pass --resume and %s there",
-                         o->export ? "--export" : "--eval", o->export ? "--export" : "--eval");
     if (try_export(s, err))
         return err->status;
     if (o->log && !o->resume && zinf_log_open(o->log, &s->log, err))
@@ -395,40 +402,8 @@ static zinf_status not_saved(const session *s, zinf_error *err)
     return err->status;
 }
 
-/* Rank 0 makes the files, the others open them; then all write what they have, and rank 0 makes it
- * a checkpoint once all is there. */
-static zinf_status open_writer(session *s, zinf_checkpoint_writer **ret_writer, zinf_error *err)
-{
-    const char *directory = s->options->save;
-
-    if (s->ranks->collective->rank == 0)
-        zinf_checkpoint_create(directory, &s->plan, &s->progress, ret_writer, err);
-    if (zinf_ranks_together(s->ranks, err))
-        return err->status;
-    if (s->ranks->collective->rank != 0)
-        zinf_checkpoint_join(directory, &s->plan, &s->progress, ret_writer, err);
-    return zinf_ranks_together(s->ranks, err);
-}
-
-static zinf_status commit(session *s, zinf_checkpoint_writer **writer, zinf_error *err)
-{
-    uint32_t n;
-    uint64_t *totals = zinf_checkpoint_totals(*writer, &n);
-
-    zinf_checkpoint_sync(*writer, err);
-    if (zinf_ranks_together(s->ranks, err) || zinf_ranks_add(s->ranks, totals, n, err))
-        return err->status;
-    if (s->ranks->collective->rank == 0) {
-        zinf_checkpoint_writer *mine = *writer;
-        *writer = NULL;
-        zinf_checkpoint_commit(mine, err);
-    }
-    return zinf_ranks_together(s->ranks, err);
-}
-
-/* Reads all states once: into a checkpoint if `save`, into a Hugging Face directory if `export`
- * (of one rank), and into the hash of the weights. ret_largest, of this rank's weights, may be
- * NULL. */
+/* Reads all states once: into a checkpoint if `save`, into a Hugging Face directory if `export`,
+ * and into the hash of the weights. ret_largest, of this rank's weights, may be NULL. */
 static zinf_status export_state(session *s, bool save, bool export, largest *ret_largest,
                                 zinf_error *err)
 {
@@ -440,11 +415,12 @@ static zinf_status export_state(session *s, bool save, bool export, largest *ret
     uint64_t *totals = zinf_params_hash_totals(s->hash, &n);
 
     zinf_params_hash_reset(s->hash);
-    if ((!save || open_writer(s, &sink.writer, err) == ZINF_OK) &&
+    if ((!save || zinf_together_create_checkpoint(s->ranks, s->options->save, &s->plan,
+                                                  &s->progress, &sink.writer, err) == ZINF_OK) &&
         (!export || begin_export(s, &sink.exported, err) == ZINF_OK))
         zinf_executor_run(s->executor, ZINF_PROGRAM_SAVE, &env, err);
     if (zinf_ranks_together(s->ranks, err) == ZINF_OK && save)
-        commit(s, &sink.writer, err);
+        zinf_together_commit_checkpoint(s->ranks, &sink.writer, err);
     zinf_checkpoint_abandon(sink.writer);
     if (err->status) {
         zinf_hf_abandon(sink.exported);
@@ -459,7 +435,7 @@ static zinf_status export_state(session *s, bool save, bool export, largest *ret
     if (save && s->progress.step < s->steps && reserve_place(s, &reserving))
         zinf_progress_say(&s->line, "zinf-run: warning: the next save will fail unless this "
                           "changes: %s", reserving.text);
-    if (export && zinf_hf_commit(sink.exported, err))
+    if (export && zinf_together_commit_hf(s->ranks, sink.exported, err))
         return err->status;
     if (export)
         zinf_progress_say(&s->line, "zinf-run: exported the model of step %" PRIu64 " to \"%s\"%s",
@@ -714,15 +690,16 @@ static zinf_status evaluate(session *s, zinf_error *err)
 {
     zinf_evaluation e;
 
-    if (zinf_evaluate(&s->plan, s->executor, s->eval, s->stop, &e, err))
+    if (zinf_evaluate(&s->plan, s->executor, s->eval, s->ranks, s->stop, &e, err))
         return err->status;
     if (e.n_done < e.n_sequences) {
         zinf_progress_say(&s->line, "zinf-run: evaluation stopped after %" PRIu64 " of %" PRIu64
                           " sequences", e.n_done, e.n_sequences);
         return ZINF_OK;
     }
-    printf("eval    loss %.6f  perplexity %.6g  tokens %" PRIu64 "\n", e.loss, e.perplexity,
-           e.n_tokens);
+    if (s->ranks->collective->rank == 0)
+        printf("eval    loss %.6f  perplexity %.6g  tokens %" PRIu64 "\n", e.loss,
+               e.perplexity, e.n_tokens);
     return s->log ? zinf_log_eval(s->log, &e, err) : ZINF_OK;
 }
 

@@ -30,11 +30,12 @@ def check(what, run, ranks):
 
 
 def each_rank_holds_what_is_planned_in_every_phase():
+    short = crew.file("short", crew.prose(6 * 64).encode())
     for launcher in crew.launchers or [None]:
         saved, plan = crew.path("saved"), crew.plan_for(2, {**MODEL, "hidden": 576}, PLACE)
-        check(f"{launcher}, steps, validation, saving", crew.sail(
+        check(f"{launcher}, steps, validation, saving, exporting, evaluating", crew.sail(
             2, plan, "--steps", "1", "--save", saved, "--val", crew.text, "--val-batches", "2",
-            launcher=launcher), 2)
+            "--export", crew.path("out"), "--eval", short, launcher=launcher), 2)
         check(f"{launcher}, resuming", crew.sail(2, plan, "--steps", "2", "--resume", saved,
                                                  launcher=launcher), 2)
 

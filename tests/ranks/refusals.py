@@ -69,6 +69,8 @@ def ranks_with_another_plan_data_or_options_are_named():
         f"{first} --data {same_size}": "another --data than rank 0",
         f"{first} --data {data} --steps 2": "another --steps than rank 0 (2, 3)",
         f"{first} --data {data} --save {crew.path('saved')}": "another --save than rank 0",
+        f"{first} --data {data} --export {crew.path('out')}": "another --export than rank 0",
+        f"{first} --data {data} --eval {data}": "another --eval than rank 0",
     }
     for number, name in enumerate(crew.launchers or [None]):
         for arguments, text in list(cases.items())[:1 if number else None]:

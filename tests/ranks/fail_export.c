@@ -1,0 +1,48 @@
+/* tests/ranks/fail_export.c - preloaded: of the rank ZINF_FAIL_RANK, the ZINF_FAIL_AT-th write into
+ * a file of an export finds no space on the disk, or with ZINF_FAIL_KILL kills the process. It
+ * says "failed here" on standard error then.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fnmatch.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int is_to_fail(int fd)
+{
+    static int n;
+    const char *openmpi = getenv("OMPI_COMM_WORLD_RANK"), *mpich = getenv("PMI_RANK");
+    const char *rank = openmpi ? openmpi : mpich, *failing = getenv("ZINF_FAIL_RANK");
+    const char *at = getenv("ZINF_FAIL_AT");
+    char link[64], path[PATH_MAX];
+
+    if (!rank || !failing || !at || strcmp(rank, failing))
+        return 0;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    const ssize_t length = readlink(link, path, sizeof path - 1);
+    path[length > 0 ? length : 0] = 0;
+    if (fnmatch("*.zinf-writing/model*.safetensors", path, 0) || n++ != atoi(at))
+        return 0;
+    fputs("failed here\n", stderr);
+    if (getenv("ZINF_FAIL_KILL"))
+        raise(SIGKILL);
+    return 1;
+}
+
+/* Its name is pwrite64 here as in zinf-run: both are built with files of 64 bits. */
+ssize_t pwrite(int fd, const void *bytes, size_t n, off_t offset)
+{
+    static ssize_t (*next)(int, const void *, size_t, off_t);
+
+    if (is_to_fail(fd)) {
+        errno = ENOSPC;
+        return -1;
+    }
+    if (!next)
+        *(void **)&next = dlsym(RTLD_NEXT, "pwrite64");
+    return next(fd, bytes, n, offset);
+}
