@@ -231,7 +231,8 @@ void zinf_run_options_help(FILE *out)
     }
     fputs("\nA plan of several ranks is started by mpirun or srun with as many processes and the\n"
           "same options for each; rank 0 prints and logs, --save and --export name directories\n"
-          "that every rank sees. If a rank dies, is stopped or fails, all end within 30 s and name it.\n"
+          "that every rank sees. If a rank dies, is stopped or fails, all end within 30 s and\n"
+          "name it.\n"
           "\nThe product (the sample, the table of predicted against measured) goes to standard\n"
           "output, everything else to standard error. Control-C and SIGTERM end the run after the\n"
           "current step, with a checkpoint if --save is given, and exit 0; a second one ends it\n"

@@ -4,8 +4,10 @@
 import atexit
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import crew as base
 import tap
@@ -17,6 +19,7 @@ import huggingface  # noqa: E402
 crew = Crew(*sys.argv[1:3])
 FAIL_EXPORT = os.path.abspath(sys.argv[3]) if len(sys.argv) > 3 else None
 atexit.register(huggingface.lab.close)
+RANK = "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"
 SETS = {"training.precision": "fp32", "training.global_batch": 6, "training.sequence": 16,
         "training.schedule.steps": 10, "model.name": "model"}
 
@@ -136,7 +139,7 @@ def an_export_that_not_every_rank_sees_is_refused_before_the_training():
     path = plan(2, folder)
     script = crew.file("elsewhere", f"""#!/bin/bash
 cd {here}
-if [ "${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}" = 1 ]; then cd {there}; fi
+if [ "{RANK}" = 1 ]; then cd {there}; fi
 exec {os.path.abspath(crew.run_command)} "$@"
 """.encode())
     os.chmod(script, 0o755)
@@ -174,9 +177,38 @@ def an_evaluation_takes_every_token_once_and_is_that_of_one_rank():
                     assert found == expected, (model, micro, n, ranks, found, expected)
 
 
+def an_evaluation_that_one_rank_is_told_to_end_ends_on_all():
+    folder = huggingface.write_model("gpt2")
+    path = plan(2, folder, micro_batch=1)
+    text = crew.file("eval", (1600 * crew.prose(1000)).encode())
+    out, number, errors = crew.path("out"), crew.path("pid"), crew.path("stderr")
+    script = crew.file("known", f"""#!/bin/bash
+if [ "{RANK}" = 1 ]; then echo $$ > {number}; fi
+exec {crew.run_command} "$@"
+""".encode())
+    os.chmod(script, 0o755)
+    with open(errors, "wb") as file:
+        run = subprocess.Popen([*crew.words(2), script, path, "--init", folder, "--export", out,
+                                "--eval", text], stdin=subprocess.DEVNULL, stdout=file,
+                               stderr=file, env={**base.ENVIRONMENT, **os.environ})
+
+    def said(words):
+        with open(errors, encoding="utf-8", errors="replace") as file:
+            return words in file.read()
+
+    end = time.monotonic() + 60
+    while not said("exported the model") and time.monotonic() < end: # what comes before it
+        time.sleep(0.05)
+    with open(number, encoding="ascii") as file:
+        os.kill(int(file.read()), signal.SIGTERM)
+    assert run.wait(60) == 0, run.returncode
+    assert said("evaluation stopped after ") and said(" of 100000 sequences")
+
+
 lib.main(crew, [weights_and_losses_are_those_of_one_rank,
                 an_export_of_three_ranks_is_that_of_one_byte_for_byte,
                 load_and_export_on_several_ranks_gives_the_same_bytes,
                 an_export_that_fails_on_one_rank_leaves_nothing,
                 an_export_that_not_every_rank_sees_is_refused_before_the_training,
-                an_evaluation_takes_every_token_once_and_is_that_of_one_rank])
+                an_evaluation_takes_every_token_once_and_is_that_of_one_rank,
+                an_evaluation_that_one_rank_is_told_to_end_ends_on_all])

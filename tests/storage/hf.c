@@ -533,6 +533,72 @@ static void what_is_incomplete_or_not_finite_is_never_published(void)
     CHECK(!exists("out") && !exists("out.zinf-writing"));
 }
 
+/* As ranks do it: piece i of each tensor is put by writer i % N_WRITERS, its last pieces first. */
+static zinf_status export_joined(const char *name, uint64_t piece)
+{
+    enum { N_WRITERS = 3 };
+    zinf_hf_writer *w[N_WRITERS] = {0};
+    uint32_t n;
+
+    clear();
+    for (int k = 0; k < N_WRITERS; k++)
+        if ((k ? zinf_hf_join : zinf_hf_create)(path(name), &plan, &options, &w[k], &err))
+            return err.status;
+    for (int k = 0; k < N_WRITERS; k++)
+        for (uint32_t t = N_TENSORS; t-- > 0;)
+            for (uint64_t i = n_elems[t]; i-- > 0;)
+                if (i % piece == 0 && i / piece % N_WRITERS == (uint64_t)k &&
+                    put(w[k], t, i, n_elems[t] - i < piece ? n_elems[t] - i : piece))
+                    return err.status;
+    for (int k = 1; k < N_WRITERS; k++) {
+        uint64_t *all = zinf_hf_counts(w[0], &n);
+        const uint64_t *theirs = zinf_hf_counts(w[k], &n);
+        CHECK(n == N_TENSORS);
+        for (uint32_t t = 0; t < n; t++)
+            all[t] += theirs[t];
+        CHECK(!zinf_hf_sync(w[k], &err));
+        zinf_hf_abandon(w[k]);
+        CHECK(exists("in.zinf-writing/config.json") == false && exists("in.zinf-writing"));
+    }
+    return zinf_hf_commit(w[0], &err);
+}
+
+static void what_several_writers_put_is_one_export(void)
+{
+    for (uint64_t piece = 1; piece <= MOST; piece++)
+        for (uint64_t cut = 250; cut <= 1000000; cut *= 4000) {
+            options.shard_bytes = cut;
+            remove_tree(path("in"));
+            CHECK_MESSAGE(!export_joined("in", piece), "%s", err.text);
+            CHECK(exists("in/config.json") && !exists("in.zinf-writing"));
+            check_ranges();
+        }
+    options.shard_bytes = 1000000;
+}
+
+static void what_was_not_created_alike_is_not_joined(void)
+{
+    zinf_hf_writer *w, *second = NULL;
+
+    remove_tree(path("out"));
+    clear();
+    CHECK(zinf_hf_join(path("out"), &plan, &options, &second, &err) == ZINF_BAD_INPUT);
+    CHECK(says("every rank sees") && !second && !exists("out.zinf-writing"));
+    clear();
+    CHECK(!zinf_hf_create(path("out"), &plan, &options, &w, &err));
+    options.dtype = ZINF_BF16;
+    CHECK(zinf_hf_join(path("out"), &plan, &options, &second, &err) == ZINF_MACHINE);
+    CHECK(says("bytes here") && !second);
+    options.dtype = ZINF_F32;
+    clear();
+    options.shard_bytes = 250; /* other files */
+    CHECK(zinf_hf_join(path("out"), &plan, &options, &second, &err) == ZINF_MACHINE);
+    CHECK(says("model-00001-of-00002") && !second && exists("out.zinf-writing"));
+    options.shard_bytes = 1000000;
+    zinf_hf_abandon(w);
+    CHECK(!exists("out.zinf-writing"));
+}
+
 static void nothing_is_overwritten(void)
 {
     zinf_hf_writer *w, *second = NULL;
@@ -636,6 +702,8 @@ int main(void)
     RUN(an_export_is_read_again_whatever_the_pieces);
     RUN(bf16_is_rounded_to_nearest);
     RUN(what_is_incomplete_or_not_finite_is_never_published);
+    RUN(what_several_writers_put_is_one_export);
+    RUN(what_was_not_created_alike_is_not_joined);
     RUN(nothing_is_overwritten);
     RUN(a_killed_export_leaves_nothing_or_all);
     RUN(config_and_tokenizer_of_the_source_are_taken_over);
