@@ -2,6 +2,7 @@
 #include "runtime/report.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -10,6 +11,8 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "runtime/files.h"
 
 uint64_t zinf_report_now_ns(void)
 {
@@ -90,13 +93,7 @@ void zinf_progress_say(zinf_progress_line *line, const char *format, ...)
 
 zinf_status zinf_log_open(const char *path, FILE **ret_log, zinf_error *err)
 {
-    FILE *log = fopen(path, "we");
-
-    if (!log)
-        return zinf_fail(err, ZINF_MACHINE, "cannot create log \"%s\": %s", path,
-                         strerror(errno));
-    *ret_log = log;
-    return ZINF_OK;
+    return zinf_files_output(path, O_TRUNC, "log", ret_log, err);
 }
 
 static const char row_begin[] = "{\"step\": ", summary_begin[] = "{\"summary\": ",

@@ -4,6 +4,7 @@
 #include "runtime/run.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <malloc.h>
 #include <math.h>
@@ -18,6 +19,7 @@
 #include "runtime/data.h"
 #include "runtime/evaluate.h"
 #include "runtime/executor.h"
+#include "runtime/files.h"
 #include "runtime/hf.h"
 #include "runtime/nonfinite.h"
 #include "runtime/overhead.h"
@@ -146,7 +148,7 @@ static uint64_t hash_text(const char *text)
 }
 
 /* What every rank must agree on, beside the plan. */
-static zinf_status compare_inputs(session *s, zinf_error *err)
+static zinf_status compare_inputs(session *s, uint64_t checkpoint, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
     uint64_t data = 0, val = 0, eval = 0;
@@ -166,6 +168,7 @@ static zinf_status compare_inputs(session *s, zinf_error *err)
         {"--steps", s->steps},
         {"step to begin at", s->progress.step},
         {"position in the data", s->progress.data_position},
+        {"checkpoint to resume", checkpoint},
         {"--init", hash_text(o->init)},
         {"--save", hash_text(o->save)},
         {"--save-every", o->save_every},
@@ -221,10 +224,9 @@ static zinf_status open_files(session *s, zinf_error *err)
         return err->status;
     if (o->trace) { /* written at the end: a bad name must not cost the training */
         const bool absent = access(o->trace, F_OK) != 0;
-        FILE *trace = fopen(o->trace, "a");
-        if (!trace)
-            return zinf_fail(err, ZINF_MACHINE, "cannot create trace \"%s\": %s", o->trace,
-                             strerror(errno));
+        FILE *trace;
+        if (zinf_files_output(o->trace, O_APPEND, "trace", &trace, err))
+            return err->status;
         fclose(trace);
         if (absent)
             unlink(o->trace);
@@ -372,7 +374,8 @@ static zinf_status begin(session *s, zinf_error *err)
         open_checkpoint(s, &reader, err);
     else if (s->options->init && !zinf_hf_open(s->options->init, &s->plan, &pretrained, err))
         env.get = get_pretrained;
-    if (zinf_ranks_together(s->ranks, err) == ZINF_OK && compare_inputs(s, err) == ZINF_OK) {
+    if (zinf_ranks_together(s->ranks, err) == ZINF_OK &&
+        compare_inputs(s, resume ? zinf_checkpoint_identity(reader) : 0, err) == ZINF_OK) {
         env.state_context = resume ? (void *)reader : pretrained;
         env.step = s->progress.step;
         zinf_executor_run(s->executor, resume || pretrained ? ZINF_PROGRAM_LOAD
