@@ -26,12 +26,7 @@ static uint64_t beyond(const windows *w, uint64_t window)
     return end > last ? end - last : 0;
 }
 
-static uint64_t count_of(const windows *w, uint64_t window)
-{
-    return window < w->n_windows ? w->sequence - beyond(w, window) : 0;
-}
-
-/* Rows behind the last window are the last window again, and do not count. */
+/* Rows behind the last window are the last window again, and are not added. */
 static zinf_status batch(void *context, uint64_t n, uint64_t cols, int32_t *ret_tokens,
                          zinf_error *err)
 {
@@ -43,7 +38,7 @@ static zinf_status batch(void *context, uint64_t n, uint64_t cols, int32_t *ret_
         if (zinf_data_window(w->data, window * w->sequence - beyond(w, window),
                              ret_tokens + i * cols, err))
             return err->status;
-        w->counts[i] = count_of(w, mine);
+        w->counts[i] = w->sequence - beyond(w, window);
     }
     return ZINF_OK;
 }
@@ -62,7 +57,7 @@ static zinf_status one_turn(windows *w, uint64_t micro, zinf_executor *executor,
     for (uint64_t i = 0; i < micro; i++)
         for (uint32_t r = 0; r < c->n_ranks && window_of(w, r, i) < w->n_windows; r++) {
             *sum += all[r * micro + i];
-            result->n_tokens += count_of(w, window_of(w, r, i));
+            result->n_tokens += w->sequence - beyond(w, window_of(w, r, i));
             result->n_done++;
         }
     w->next += micro * c->n_ranks;
