@@ -138,7 +138,8 @@ static double work_s(const zinf_plan *plan, const zinf_cluster *cluster, const z
     case ZINF_OP_ALLGATHER:
         return zinf_collective_s(cluster, (double)o[1].bytes);
     case ZINF_OP_REDUCE_SCATTER: /* read and added once more than it is sent */
-        return zinf_collective_s(cluster, (double)o[0].bytes) + 3 * (double)o[0].bytes / bandwidth;
+        return zinf_collective_s(cluster, (double)o[0].bytes) +
+               3 * (double)o[0].bytes / cluster->device.bandwidth;
     case ZINF_OP_ALLREDUCE:
     case ZINF_OP_BROADCAST:
         return zinf_collective_s(cluster, (double)o[0].bytes);

@@ -13,24 +13,31 @@
 #include "runtime/checker.h"
 #include "runtime/files.h"
 
+enum { MOST_OVERRIDES = 64 };
+
 typedef struct options {
     const char *model, *cluster, *output, *trace, *check, *show, *simulate;
     zinf_settings settings;
+    const char *overrides[MOST_OVERRIDES]; /* of the model file's keys */
+    uint32_t n_overrides;
     bool explain, json, help;
     uint32_t top;
 } options;
 
 static const char usage[] =
-    "usage: zinf-plan MODEL.yaml CLUSTER.yaml [-o PLAN] [--set KEY=VALUE].. [--explain] [--json]\n"
+    "usage: zinf-plan MODEL CLUSTER.yaml [-o PLAN] [--set KEY=VALUE].. [--explain] [--json]\n"
     "                 [--top N] [--trace T.json]\n"
     "       zinf-plan --check PLAN | --show PLAN | --simulate PLAN\n";
 
 static void print_help(FILE *out)
 {
     fprintf(out, "%s\nPlans a training run: which tier holds what, tiles, micro-batch, "
-                 "checkpoints, prefetch; and\nproves that it fits before it runs.\n\n"
+                 "checkpoints, prefetch; and\nproves that it fits before it runs. MODEL is a "
+                 "YAML file, or a Hugging Face directory or its\nconfig.json (gpt2, llama, mistral "
+                 "with full attention, qwen2).\n\n"
                  "  -o PLAN            write the plan (binary; zinf-run executes it)\n"
-                 "  --set KEY=VALUE    pin a decision (keys below); may be given again\n"
+                 "  --set KEY=VALUE    pin a decision, or set model.name or a training.* key "
+                 "(all below); may\n                     be given again\n"
                  "  --explain          Eq. 1-11 with values, memory, traffic, time per queue\n"
                  "  --json             the same for programs, on standard output\n"
                  "  --top N            also list the N best plans that were simulated (1 .. %d)\n"
@@ -40,7 +47,7 @@ static void print_help(FILE *out)
                  "  --simulate PLAN    predicted time of every program\n"
                  "  --help             this text\n\ndecisions for --set:\n", usage, ZINF_MAX_TOP);
     zinf_settings_print_keys(out);
-    fprintf(out, "\nkeys of MODEL.yaml and CLUSTER.yaml:\n");
+    fprintf(out, "\nkeys of a MODEL.yaml and of CLUSTER.yaml:\n");
     zinf_spec_print_keys(out);
     fprintf(out, "\nexit codes: 0 done, 1 wrong result, 2 your input, 3 does not fit or plan "
                  "refused, 4 machine\n");
@@ -79,8 +86,14 @@ static zinf_status parse(int argc, char **argv, options *ret, zinf_error *err)
         } else if (!strcmp(arg, "--set")) {
             if (!value)
                 return zinf_fail(err, ZINF_BAD_INPUT, "--set needs KEY=VALUE");
-            if (zinf_settings_set(&o.settings, value, err) != ZINF_OK)
+            if (zinf_override_is(value)) {
+                if (o.n_overrides == MOST_OVERRIDES)
+                    return zinf_fail(err, ZINF_BAD_INPUT, "more than %d --set of the model's keys",
+                                     MOST_OVERRIDES);
+                o.overrides[o.n_overrides++] = value;
+            } else if (zinf_settings_set(&o.settings, value, err) != ZINF_OK) {
                 return err->status;
+            }
             i++;
         } else if (!strcmp(arg, "--top")) {
             char *end = NULL;
@@ -192,12 +205,16 @@ static zinf_status plan(const options *o, zinf_error *err)
     zinf_model model;
     zinf_cluster cluster;
     zinf_search_result r = {0};
+    const zinf_overrides overrides = {o->overrides, o->n_overrides};
     const double start = now_s();
+    char notes[ZINF_NOTES_BYTES];
 
-    if (zinf_model_read(o->model, &model, err) != ZINF_OK ||
+    if (zinf_model_read(o->model, &overrides, &model, notes, err) != ZINF_OK ||
         zinf_cluster_read(o->cluster, &cluster, err) != ZINF_OK ||
         zinf_settings_check(&o->settings, &model, &cluster, err) != ZINF_OK)
         return err->status;
+    if (*notes)
+        fprintf(stderr, "zinf-plan: note: \"%s\": %s\n", o->model, notes);
     cluster = zinf_cluster_share(&cluster);
     zinf_search(&model, &cluster, &o->settings, o->top ? o->top : 1, &r, err);
     if (err->status == ZINF_OK) {

@@ -770,9 +770,12 @@ zinf_status zinf_search(const zinf_model *model, const zinf_cluster *cluster,
                            "%s%s is short by %" PRIu64 " bytes (%.3f GiB)",
                            at == text ? "" : ", ", zinf_tier_name(t),
                            ret_result->short_bytes[t], gib(ret_result->short_bytes[t]));
+    char each[50] = "";
+    if (zinf_n_ranks(cluster) > 1)
+        snprintf(each, sizeof each, ", for each of %" PRIu32 " ranks", zinf_n_ranks(cluster));
     return zinf_fail(err, ZINF_DOES_NOT_FIT,
-                     "\"%s\" does not fit on \"%s\": at best %s", model->name, cluster->name,
-                     at == text ? "every candidate is refused" : text);
+                     "\"%s\" does not fit on \"%s\": at best %s%s", model->name, cluster->name,
+                     at == text ? "every candidate is refused" : text, each);
 }
 
 void zinf_search_free(zinf_search_result *result)

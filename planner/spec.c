@@ -6,10 +6,13 @@
  */
 #include "planner/spec_internal.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+
+#include "runtime/hf_config.h"
 
 enum { MAX_MESSAGE = 800, MAX_FILE_NAME = 150, MAX_PATH = 80 };
 
@@ -45,6 +48,11 @@ zinf_status zinf_spec_fail(const zinf_spec_file *file, zinf_spec_mark mark, cons
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
+    if (mark.line == ZINF_SPEC_SET)
+        return zinf_fail(file->err, ZINF_BAD_INPUT, "--set: %s", message);
+    if (file->plain)
+        return zinf_fail(file->err, ZINF_BAD_INPUT, "%s%s: %s", name == file->name ? "" : "...",
+                         name, message);
     return zinf_fail(file->err, ZINF_BAD_INPUT, "%s%s:%u:%u: %s", name == file->name ? "" : "...",
                      name, mark.line ? mark.line : 1, mark.column ? mark.column : 1, message);
 }
@@ -520,18 +528,73 @@ static zinf_status fill_missing(zinf_spec_file *file)
     return status;
 }
 
-static zinf_status parse(const char *name, const char *text, size_t n, bool is_cluster, void *base,
-                         zinf_error *err)
+/* ---- --set ---- */
+
+bool zinf_override_is(const char *assignment)
+{
+    return !strncmp(assignment, "training.", 9) || !strncmp(assignment, "model.", 6);
+}
+
+/* The value is read as if it stood in the file, and in place of what does. */
+static zinf_status override(zinf_spec_file *file, const char *assignment)
+{
+    const char *equals = strchr(assignment, '=');
+    const size_t n = equals ? (size_t)(equals - assignment) : 0;
+    zinf_yaml_tree tree = {0};
+    char path[MAX_PATH], *text;
+
+    if (!n || n >= sizeof path)
+        return zinf_fail(file->err, ZINF_BAD_INPUT, "--set %s: expected KEY=VALUE, such as "
+                         "training.sequence=128", zinf_spec_excerpt(assignment).text);
+    memcpy(path, assignment, n);
+    path[n] = 0;
+    const uint32_t index = zinf_spec_key_find(path);
+    const zinf_spec_key *key = index == ZINF_NONE ? NULL : zinf_spec_key_at(index);
+    if (!key || key->type == ZINF_SPEC_SECTION) {
+        const char *nearest = "training.sequence";
+        const zinf_spec_key *row;
+        for (unsigned i = 0; (row = zinf_spec_key_at(i)); i++)
+            if (!strncmp(row->path, "training.", 9) && row->type != ZINF_SPEC_SECTION &&
+                zinf_edit_distance(path, row->path) < zinf_edit_distance(path, nearest))
+                nearest = row->path;
+        return zinf_fail(file->err, ZINF_BAD_INPUT, "--set: unknown key %s; did you mean \"%s\"? "
+                         "(zinf-plan --help lists all)", zinf_spec_excerpt(path).text, nearest);
+    }
+    if (strncmp(path, "training.", 9) && strcmp(path, "model.name"))
+        return zinf_fail(file->err, ZINF_BAD_INPUT, "--set %s: of the model only the name can be "
+                         "set here, its shape is the file's; change \"%.200s\"", path, file->name);
+    if (asprintf(&text, "v: %s\n", equals + 1) < 0)
+        return zinf_fail(file->err, ZINF_MACHINE, "out of memory for --set");
+    zinf_spec_file one = {.name = "--set", .tree = &tree, .plain = true, .base = file->base,
+                          .err = file->err};
+    zinf_status status = zinf_yaml_parse("--set", text, strlen(text), "a value", &tree, file->err);
+    if (!status) {
+        const zinf_yaml_node *name = &tree.nodes[tree.nodes[0].child];
+        const zinf_yaml_node *value = &tree.nodes[name->next];
+        status = value->next != ZINF_NONE
+            ? zinf_fail(file->err, ZINF_BAD_INPUT, "--set %s: more than one value", path)
+            : read_value(&one, value, key);
+    }
+    zinf_yaml_free(&tree);
+    free(text);
+    file->key[index] = file->value[index] = (zinf_spec_mark){ZINF_SPEC_SET, 1};
+    return status;
+}
+
+static zinf_status parse(const char *name, const char *text, size_t n, bool is_cluster, bool plain,
+                         const zinf_overrides *overrides, void *base, zinf_error *err)
 {
     zinf_yaml_tree tree = {0};
-    zinf_spec_file file = {.name = name, .tree = &tree, .is_cluster = is_cluster, .base = base,
-                           .err = err};
+    zinf_spec_file file = {.name = name, .tree = &tree, .is_cluster = is_cluster, .plain = plain,
+                           .base = base, .err = err};
     zinf_status status;
 
     status = zinf_yaml_parse(name, text, n, is_cluster ? "a mapping with the section \"cluster\"" :
                              "a mapping with the sections \"model\" and \"training\"", &tree, err);
     if (!status)
         status = read_section(&file, tree.nodes, "");
+    for (size_t i = 0; !status && overrides && i < overrides->n; i++)
+        status = override(&file, overrides->assignments[i]);
     if (!status)
         status = fill_missing(&file);
     if (!status)
@@ -541,36 +604,91 @@ static zinf_status parse(const char *name, const char *text, size_t n, bool is_c
     return status;
 }
 
-zinf_status zinf_model_parse(const char *name, const char *text, size_t n, zinf_model *ret_model,
-                             zinf_error *err)
+static zinf_status parse_model(const char *name, const char *text, size_t n, bool plain,
+                               const zinf_overrides *overrides, zinf_model *ret_model,
+                               zinf_error *err)
 {
     zinf_model model = {0};
-    zinf_status status = parse(name, text, n, false, &model, err);
+    zinf_status status = parse(name, text, n, false, plain, overrides, &model, err);
 
     if (!status)
         *ret_model = model;
     return status;
 }
 
+zinf_status zinf_model_parse(const char *name, const char *text, size_t n,
+                             const zinf_overrides *overrides, zinf_model *ret_model,
+                             zinf_error *err)
+{
+    return parse_model(name, text, n, false, overrides, ret_model, err);
+}
+
 zinf_status zinf_cluster_parse(const char *name, const char *text, size_t n,
                                zinf_cluster *ret_cluster, zinf_error *err)
 {
     zinf_cluster cluster = {0};
-    zinf_status status = parse(name, text, n, true, &cluster, err);
+    zinf_status status = parse(name, text, n, true, false, NULL, &cluster, err);
 
     if (!status)
         *ret_cluster = cluster;
     return status;
 }
 
-zinf_status zinf_model_read(const char *path, zinf_model *ret_model, zinf_error *err)
+/* A config.json as the model file it stands for, so that ranges, rules and defaults are those of
+ * every other model. */
+static zinf_status read_config(const char *path, const zinf_overrides *overrides,
+                               zinf_model *ret_model, char *ret_notes, zinf_error *err)
+{
+    zinf_hf_config config;
+    char text[1600], rotary[700] = "";
+
+    if (zinf_hf_config_read(path, &config, err))
+        return err->status;
+    const zinf_model_info *m = &config.model;
+    if (m->rope_theta > 0) {
+        const int n = snprintf(rotary, sizeof rotary, ", norm_eps: %.17g, rope_theta: %.17g, "
+                               "qkv_bias: %s", m->norm_eps, m->rope_theta,
+                               m->qkv_bias ? "true" : "false");
+        if (m->rope_factor > 0)
+            snprintf(rotary + n, sizeof rotary - (size_t)n, ", rope_scaling: {type: llama3, "
+                     "factor: %.17g, low_freq_factor: %.17g, high_freq_factor: %.17g, "
+                     "original_context: %" PRIu64 "}", m->rope_factor, m->rope_low_freq_factor,
+                     m->rope_high_freq_factor, m->rope_original_context);
+    }
+    char name[2 * ZINF_NAME_BYTES]; /* in single quotes, where a quote is written twice */
+    size_t n_name = 0;
+    for (const char *c = m->name; *c; c++) {
+        if (*c == '\'')
+            name[n_name++] = '\'';
+        name[n_name++] = *c;
+    }
+    name[n_name] = 0;
+    const int n = snprintf(
+        text, sizeof text, "model: {name: '%s', family: %s, layers: %" PRIu64 ", hidden: %" PRIu64
+        ", heads: %" PRIu64 ", kv_heads: %" PRIu64 ", head_dim: %" PRIu64 ", ffn: %" PRIu64
+        ", vocab: %" PRIu64 ", context: %" PRIu64 ", tied_embeddings: %s%s}\ntraining: {}\n",
+        name, m->family, m->layers, m->hidden, m->heads, m->kv_heads, m->head_dim, m->ffn,
+        m->vocab, m->context, m->tied_embeddings ? "true" : "false", rotary);
+    if (ret_notes)
+        snprintf(ret_notes, ZINF_NOTES_BYTES, "%s", config.notes);
+    return parse_model(path, text, (size_t)n, true, overrides, ret_model, err);
+}
+
+zinf_status zinf_model_read(const char *path, const zinf_overrides *overrides,
+                            zinf_model *ret_model, char ret_notes[ZINF_NOTES_BYTES],
+                            zinf_error *err)
 {
     char *text = NULL;
     size_t n = 0;
+
+    if (ret_notes)
+        *ret_notes = 0;
+    if (zinf_hf_config_is(path))
+        return read_config(path, overrides, ret_model, ret_notes, err);
     zinf_status status = zinf_spec_read_file(path, &text, &n, err);
 
     if (!status)
-        status = zinf_model_parse(path, text, n, ret_model, err);
+        status = zinf_model_parse(path, text, n, overrides, ret_model, err);
     free(text);
     return status;
 }

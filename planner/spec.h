@@ -1,4 +1,5 @@
-/* planner/spec.h - the two YAML inputs as structures: model with its training job, and cluster.
+/* planner/spec.h - the two YAML inputs as structures: model with its training job, and cluster. A
+ * Hugging Face config.json is accepted as the model.
  *
  * Every key is one row of a table in spec.c (path, type, unit, range, default, help); unknown,
  * missing, mistyped and out-of-range keys are one error with file:line:column, the allowed range
@@ -14,7 +15,7 @@
 #include "runtime/error.h"
 #include "runtime/plan.h"
 
-enum { ZINF_MAX_PATHS = 8, ZINF_PATH_BYTES = 256 };
+enum { ZINF_MAX_PATHS = 8, ZINF_PATH_BYTES = 256, ZINF_NOTES_BYTES = 600 };
 
 /* All sizes in bytes, rates in bytes/s or FLOP/s or params/s, latencies in seconds. */
 typedef struct zinf_cluster {
@@ -73,12 +74,27 @@ typedef struct zinf_model {
     double min_lr, clip;
 } zinf_model;
 
-/* Both fill ret_* only on success. path is named in errors. */
-zinf_status zinf_model_read(const char *path, zinf_model *ret_model, zinf_error *err);
+/* What --set says of the model file's keys: "training.lr=1e-4"-like texts, the last one of a key
+ * counts. */
+typedef struct zinf_overrides {
+    const char *const *assignments;
+    size_t n;
+} zinf_overrides;
+
+/* Is the assignment of such a key? Only model.name and what is below training can be set. */
+bool zinf_override_is(const char *assignment);
+
+/* All fill ret_* only on success. path is named in errors. overrides and ret_notes may be NULL.
+ * A directory or a *.json is a Hugging Face model (runtime/hf_config.h): its training settings are
+ * the table's defaults, and ret_notes says what was passed over (else ""). */
+zinf_status zinf_model_read(const char *path, const zinf_overrides *overrides,
+                            zinf_model *ret_model, char ret_notes[ZINF_NOTES_BYTES],
+                            zinf_error *err);
 zinf_status zinf_cluster_read(const char *path, zinf_cluster *ret_cluster, zinf_error *err);
 
 /* The same from text already in memory; name stands for the path in errors. */
-zinf_status zinf_model_parse(const char *name, const char *text, size_t n, zinf_model *ret_model,
+zinf_status zinf_model_parse(const char *name, const char *text, size_t n,
+                             const zinf_overrides *overrides, zinf_model *ret_model,
                              zinf_error *err);
 zinf_status zinf_cluster_parse(const char *name, const char *text, size_t n,
                                zinf_cluster *ret_cluster, zinf_error *err);

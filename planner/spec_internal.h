@@ -127,11 +127,15 @@ typedef struct zinf_spec_file {
     const char *name; /* for errors */
     const zinf_yaml_tree *tree;
     bool is_cluster;
+    bool plain; /* the text is not the user's: errors have no position */
     char *base; /* the structure that is filled */
     zinf_spec_mark value[ZINF_SPEC_MAX_KEYS]; /* where the value of a key stands */
     zinf_spec_mark key[ZINF_SPEC_MAX_KEYS];   /* where the key stands */
     zinf_error *err;
 } zinf_spec_file;
+
+/* The line of a value that --set gave. */
+#define ZINF_SPEC_SET UINT32_MAX
 
 /* "name:line:column: " and the message; BAD_INPUT. */
 __attribute__((format(printf, 3, 4)))

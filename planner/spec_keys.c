@@ -70,7 +70,7 @@ static const zinf_spec_key keys[] = {
     SECTION("training", NULL, "the training job"),
     INTEGER("training.sequence", M(sequence), 1, 1 << 24, "= context", "1024",
             "tokens of a training sequence"),
-    INTEGER("training.global_batch", M(global_batch), 1, INT32_MAX, NULL, "8",
+    INTEGER("training.global_batch", M(global_batch), 1, INT32_MAX, "8", "8",
             "sequences of an optimizer step, all ranks together"),
     {"training.precision", ZINF_SPEC_DTYPE, NONE, M(precision), 0, 0, "bf16", "bf16",
      "bf16|fp16|fp32", "of parameters and activations; fp16 is not built yet"},

@@ -472,8 +472,8 @@ static bool complete(zinf_checker *c, uint32_t unit, const uint32_t sums[2])
     return true;
 }
 
-/* The loss, which CLIP (it waits for it, too) and the runtime read, is summed over all micro-batches
- * and ranks. */
+/* The loss, which CLIP (that waits for it, too) and the runtime read, is the sum over all
+ * micro-batches and ranks. */
 static bool loss_is_whole(zinf_checker *c, bool waits)
 {
     const zinf_operand o = {.tier = ZINF_TIER_SCALAR, .bytes = 8, .value = ZINF_NONE};

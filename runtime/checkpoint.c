@@ -3,9 +3,9 @@
  *
  * One writer a directory (flock on the directory itself), which other ranks may join. It builds
  * DIR/.zinf-writing and renames that; a checkpoint to be removed is renamed to DIR/.zinf-removing
- * first. What a killed run left under these two names is cleaned by the next writer. DIR/.zinf-reserved, if it is there, becomes
- * what is written: its space is ours already. Only directories that hold nothing but our files are
- * ever removed.
+ * first. What a killed run left under these two names is cleaned by the next writer.
+ * DIR/.zinf-reserved, if it is there, becomes what is written: its space is ours already. Only
+ * directories that hold nothing but our files are ever removed.
  */
 #include "runtime/checkpoint_format.h"
 
@@ -25,10 +25,11 @@
 #include <xxhash.h>
 
 #include "runtime/element_sum.h"
+#include "runtime/safetensors.h"
 
 #define WRITING ".zinf-writing"
 #define REMOVING ".zinf-removing"
-enum { HEADER_ALIGN = 4096, STEP_NAME = 32 };
+enum { STEP_NAME = 32 };
 
 typedef struct extent {
     uint64_t first, end; /* elements */
@@ -175,6 +176,11 @@ static json_object *make_model(const zinf_model_info *model)
     for (unsigned i = 0; i < zinf_n_model_fields; i++)
         zinf_json_add(object, zinf_model_fields[i].name,
                                json_object_new_uint64(zinf_model_field_value(model, i)));
+    for (unsigned i = 0; i < zinf_n_model_reals; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "%a", zinf_model_real_value(model, i));
+        zinf_json_add(object, zinf_model_reals[i].name, json_object_new_string(text));
+    }
     return object;
 }
 
@@ -328,49 +334,24 @@ static zinf_status open_directory(zinf_checkpoint_writer *w, zinf_error *err)
     return open_temporary(w, err);
 }
 
-/* The length, the JSON and spaces up to a page, so that the data is aligned. */
 static zinf_status make_header(const zinf_checkpoint_writer *w, unsigned array, char **ret_bytes,
                                uint64_t *ret_n, zinf_error *err)
 {
-    errno = 0;
-    json_object *header = json_object_new_object(), *metadata = json_object_new_object();
+    const char *const metadata[][2] = {{"format", ZINF_CHECKPOINT_FORMAT},
+                                       {"array", zinf_state_names[array]}};
+    zinf_safetensor_row *rows = calloc((size_t)w->plan->n_tensors + 1, sizeof *rows);
 
-    zinf_json_add(metadata, "format", json_object_new_string(ZINF_CHECKPOINT_FORMAT));
-    zinf_json_add(metadata, "array", json_object_new_string(zinf_state_names[array]));
-    zinf_json_add(header, "__metadata__", metadata);
+    if (!rows)
+        return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
     for (uint32_t i = 0; i < w->plan->n_tensors; i++) {
         const zinf_tensor *t = &w->plan->tensors[i];
-        json_object *entry = json_object_new_object(), *range = json_object_new_array();
-        zinf_json_append(range, json_object_new_uint64(w->offsets[i]));
-        zinf_json_append(range, json_object_new_uint64(w->offsets[i + 1]));
-        zinf_json_add(entry, "dtype", json_object_new_string(zinf_dtype_name(ZINF_F32)));
-        zinf_json_add(entry, "shape", zinf_tensor_shape(t));
-        zinf_json_add(entry, "data_offsets", range);
-        if (header && json_object_object_get_ex(header, t->name, NULL)) {
-            json_object_put(entry);
-            json_object_put(header);
-            return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: the plan has two tensors \"%s\"",
-                             t->name);
-        }
-        zinf_json_add(header, t->name, entry);
+        rows[i] = (zinf_safetensor_row){
+            .name = t->name, .shape = {t->rows, t->cols}, .dtype = ZINF_F32,
+            .n_dims = t->n_dims == 1 ? 1 : 2};
     }
-    const char *text = json_object_to_json_string_ext(
-        header, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
-    const bool fine = text && errno != ENOMEM;
-    const uint64_t n = fine ? strlen(text) : 0;
-    const uint64_t all = (8 + n + HEADER_ALIGN - 1) / HEADER_ALIGN * HEADER_ALIGN;
-    char *bytes = fine && all <= ZINF_MAX_HEADER_BYTES ? malloc(all) : NULL;
-    if (bytes) {
-        const uint64_t length = all - 8;
-        memset(bytes, ' ', all);
-        memcpy(bytes, &length, 8);
-        memcpy(bytes + 8, text, n);
-        *ret_bytes = bytes;
-        *ret_n = all;
-    }
-    json_object_put(header);
-    return bytes ? ZINF_OK : zinf_fail(err, ZINF_MACHINE, "checkpoint: no memory for a header of %"
-                                       PRIu64 " bytes (limit %d)", all, ZINF_MAX_HEADER_BYTES);
+    zinf_safetensors_header(rows, w->plan->n_tensors, metadata, 2, ret_bytes, ret_n, err);
+    free(rows);
+    return err->status;
 }
 
 static zinf_status refuse_full(const zinf_checkpoint_writer *w, uint64_t needed, zinf_error *err)
@@ -384,7 +365,7 @@ static zinf_status refuse_full(const zinf_checkpoint_writer *w, uint64_t needed,
 
 static zinf_status check_space(const zinf_checkpoint_writer *w, zinf_error *err)
 {
-    const uint64_t file = w->offsets[w->plan->n_tensors] + ZINF_MAX_HEADER_BYTES / 100;
+    const uint64_t file = w->offsets[w->plan->n_tensors] + ZINF_SAFETENSORS_HEADER / 100;
     uint64_t needed = ZINF_N_STATES * file, reserved = 0;
     struct statvfs fs;
     struct rlimit limit;

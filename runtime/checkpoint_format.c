@@ -15,13 +15,25 @@ const char *const zinf_state_files[ZINF_N_STATES] = {
 #define FIELD(name) {#name, offsetof(zinf_model_info, name)}
 const zinf_model_field zinf_model_fields[] = {
     FIELD(layers), FIELD(hidden), FIELD(heads), FIELD(kv_heads), FIELD(head_dim), FIELD(ffn),
-    FIELD(vocab), FIELD(context), FIELD(tied_embeddings), FIELD(n_params)};
+    FIELD(vocab), FIELD(context), FIELD(tied_embeddings), FIELD(n_params), FIELD(qkv_bias),
+    FIELD(rope_original_context)};
 const unsigned zinf_n_model_fields = sizeof zinf_model_fields / sizeof *zinf_model_fields;
+const zinf_model_field zinf_model_reals[] = {
+    FIELD(norm_eps), FIELD(rope_theta), FIELD(rope_factor), FIELD(rope_low_freq_factor),
+    FIELD(rope_high_freq_factor)};
+const unsigned zinf_n_model_reals = sizeof zinf_model_reals / sizeof *zinf_model_reals;
 
 uint64_t zinf_model_field_value(const zinf_model_info *model, unsigned field)
 {
     uint64_t value;
     memcpy(&value, (const char *)model + zinf_model_fields[field].offset, sizeof value);
+    return value;
+}
+
+double zinf_model_real_value(const zinf_model_info *model, unsigned field)
+{
+    double value;
+    memcpy(&value, (const char *)model + zinf_model_reals[field].offset, sizeof value);
     return value;
 }
 
@@ -103,7 +115,7 @@ zinf_status zinf_write_all(int fd, const void *bytes, uint64_t n, uint64_t offse
         if (moved < 0 && errno == EINTR)
             continue;
         if (moved <= 0)
-            return zinf_fail(err, ZINF_MACHINE, "checkpoint: writing \"%s\" in \"%s\" at offset %"
+            return zinf_fail(err, ZINF_MACHINE, "writing \"%s\" in \"%s\" at offset %"
                              PRIu64 ", length %" PRIu64 " bytes: %s", name, directory,
                              offset + done, n - done,
                              moved ? strerror(errno) : "nothing was written");
@@ -122,7 +134,7 @@ zinf_status zinf_read_all(int fd, void *ret_bytes, uint64_t n, uint64_t offset,
         if (moved < 0 && errno == EINTR)
             continue;
         if (moved <= 0)
-            return zinf_fail(err, moved ? ZINF_MACHINE : ZINF_BAD_INPUT, "checkpoint: reading "
+            return zinf_fail(err, moved ? ZINF_MACHINE : ZINF_BAD_INPUT, "reading "
                              "\"%s\" in \"%s\" at offset %" PRIu64 ", length %" PRIu64
                              " bytes: %s", name, directory, offset + done, n - done,
                              moved ? strerror(errno) : "the file ends there, it is truncated");

@@ -24,10 +24,9 @@
 
 #define ZINF_CHECKPOINT_FORMAT "zinf checkpoint"
 enum {
-    ZINF_CHECKPOINT_VERSION = 2,
+    ZINF_CHECKPOINT_VERSION = 3,
     ZINF_SUM_DIGITS = 16,
-    ZINF_CHUNK_BYTES = 1 << 18,          /* of what is read for a checksum at once */
-    ZINF_MAX_HEADER_BYTES = 100000000    /* of a safetensors header, by its specification */
+    ZINF_CHUNK_BYTES = 1 << 18 /* of what is read for a checksum at once */
 };
 #define ZINF_MANIFEST_NAME "manifest.json"
 #define ZINF_LATEST_NAME "latest"
@@ -37,14 +36,16 @@ enum {
 extern const char *const zinf_state_names[ZINF_N_STATES]; /* "master", "m", "v" */
 extern const char *const zinf_state_files[ZINF_N_STATES]; /* "master.safetensors", .. */
 
-/* The integer members of "model", after name and family. */
+/* The members of "model" after name and family: whole numbers, and real ones, which the manifest
+ * has as texts ("%a"), to the bit. */
 typedef struct zinf_model_field {
     const char *name;
     size_t offset; /* in zinf_model_info */
 } zinf_model_field;
-extern const zinf_model_field zinf_model_fields[];
-extern const unsigned zinf_n_model_fields;
+extern const zinf_model_field zinf_model_fields[], zinf_model_reals[];
+extern const unsigned zinf_n_model_fields, zinf_n_model_reals;
 uint64_t zinf_model_field_value(const zinf_model_info *model, unsigned field);
+double zinf_model_real_value(const zinf_model_info *model, unsigned field);
 
 uint64_t zinf_tensor_elems(const zinf_tensor *tensor); /* checked by zinf_checkpoint_layout */
 
@@ -77,7 +78,8 @@ zinf_status zinf_checkpoint_directory(const char *directory, int *ret_fd, zinf_e
 bool zinf_checkpoint_is_step(int dir_fd, const char *name, uint64_t *ret_step);
 /* Removes what `name` is if it is a directory that holds nothing but our files. */
 void zinf_checkpoint_remove(int dir_fd, const char *name);
-/* Makes ZINF_RESERVED_NAME: the files of a checkpoint, with all their space, for the next create. */
+/* Makes ZINF_RESERVED_NAME: the files of a checkpoint, with all their space; the next create takes
+ * them. */
 zinf_status zinf_checkpoint_keep_space(const char *directory, const zinf_plan *plan,
                                        const zinf_progress *progress, zinf_error *err);
 

@@ -17,6 +17,8 @@
 #include <xxhash.h>
 
 #include "runtime/element_sum.h"
+#include "runtime/json.h"
+#include "runtime/safetensors.h"
 
 /* JSON in memory is some 20 times its text: a text may be as long as this model can need. */
 static uint64_t max_json_bytes(const zinf_plan *plan)
@@ -120,36 +122,14 @@ static zinf_status open_file(const zinf_checkpoint_reader *r, const char *name, 
 
 /* ---- JSON ---- */
 
-/* All of text must be one object. Free with json_object_put. Where json-c 0.16 runs out of memory
- * it may also lose a member, which is then refused as missing, or crash. */
+/* Free with json_object_put. */
 static zinf_status parse(const zinf_checkpoint_reader *r, const char *name, const char *text,
                          uint64_t n, json_object **ret_object, zinf_error *err)
 {
-    json_tokener *tokener = json_tokener_new_ex(8);
-    if (!tokener)
-        return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
-    json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
-    errno = 0; /* json-c says of a failed allocation that the text is bad */
-    json_object *object = json_tokener_parse_ex(tokener, text, (int)n);
-    const enum json_tokener_error error = json_tokener_get_error(tokener);
-    const size_t end = json_tokener_get_parse_end(tokener);
-    const bool no_memory = errno == ENOMEM;
-    json_tokener_free(tokener);
+    char what[500];
 
-    if (no_memory) {
-        json_object_put(object);
-        return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
-    }
-    const bool all = object && end + strspn(text + end, " \n") == n;
-    if (error == json_tokener_success && all && json_object_is_type(object, json_type_object)) {
-        *ret_object = object;
-        return ZINF_OK;
-    }
-    json_object_put(object);
-    return refuse(r, err, "\"%s\" is not well-formed JSON: %s near byte %zu", name,
-                  error == json_tokener_success    ? "something follows or it is no object"
-                  : error == json_tokener_continue ? "it ends early"
-                                                : json_tokener_error_desc(error), end);
+    snprintf(what, sizeof what, "checkpoint \"%.400s\": \"%s\"", r->directory, name);
+    return zinf_json_parse(what, text, n, 8, ret_object, err);
 }
 
 /* The member of that type, or an error. */
@@ -227,6 +207,20 @@ static zinf_status check_model(const zinf_checkpoint_reader *r, json_object *man
         if (value != expected)
             return refuse(r, err, "its model has %s %" PRIu64 ", the plan's model \"%s\" has %"
                           PRIu64 ": another model", name, value, model->name, expected);
+    }
+    for (unsigned i = 0; i < zinf_n_model_reals; i++) {
+        const char *name = zinf_model_reals[i].name;
+        json_object *value = member(r, found, name, json_type_string, "its model", err);
+        char *end;
+        if (!value)
+            return err->status;
+        const double real = strtod(json_object_get_string(value), &end);
+        if (*end || end == json_object_get_string(value))
+            return refuse(r, err, "\"%s\" of its model is \"%.40s\", no number", name,
+                          json_object_get_string(value));
+        if (real != zinf_model_real_value(model, i))
+            return refuse(r, err, "its model has %s %g, the plan's model \"%s\" has %g: another "
+                          "model", name, real, model->name, zinf_model_real_value(model, i));
     }
     return check_text(r, found, "name", model->name, "its model",
                       ": another model; if it was only renamed, set model.name back", err);
@@ -340,41 +334,35 @@ static zinf_status read_manifest(const zinf_checkpoint_reader *r, json_object **
 
 /* ---- the safetensors files ---- */
 
-/* dtype, shape and offsets of each tensor, which must fill the data without hole or overlap. */
-static zinf_status check_header(zinf_checkpoint_reader *r, unsigned array, json_object *header,
-                                uint64_t data_at, uint64_t file_bytes, zinf_error *err)
+/* dtype, shape and place of each tensor. */
+static zinf_status check_header(zinf_checkpoint_reader *r, unsigned array,
+                                const zinf_safetensors *found, uint64_t data_at, zinf_error *err)
 {
     const char *file = zinf_state_files[array];
-    char where[ZINF_NAME_BYTES + 64];
-    uint64_t at = 0;
+    uint64_t at = data_at;
 
     for (uint32_t i = 0; i < r->plan->n_tensors; i++) {
         const zinf_tensor *t = &r->plan->tensors[i];
-        snprintf(where, sizeof where, "tensor \"%s\" in \"%s\"", t->name, file);
-        json_object *entry = member(r, header, t->name, json_type_object, file, err), *range;
-        if (!entry || check_text(r, entry, "dtype", "F32", where, "", err) ||
-            !(range = member(r, entry, "data_offsets", json_type_array, where, err)))
-            return err->status;
-        json_object *shape = zinf_tensor_shape(t), *found;
-        if (!shape)
-            return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
-        const bool equal = json_object_object_get_ex(entry, "shape", &found) &&
-                           json_object_equal(found, shape);
-        json_object_put(shape);
-        if (!equal)
-            return refuse(r, err, "%s has another shape than in the manifest", where);
-        const uint64_t bytes = zinf_tensor_elems(t) * sizeof(float);
-        const uint64_t first = json_object_get_uint64(json_object_array_get_idx(range, 0));
-        const uint64_t end = json_object_get_uint64(json_object_array_get_idx(range, 1));
-        if (json_object_array_length(range) != 2 || first != at || end != at + bytes)
-            return refuse(r, err, "%s lies at %" PRIu64 " .. %" PRIu64 " of the data, expected %"
-                          PRIu64 " .. %" PRIu64, where, first, end, at, at + bytes);
-        r->at[array][i] = data_at + first;
-        at = end;
+        const uint64_t shape[2] = {t->rows, t->cols};
+        const uint32_t n_dims = t->n_dims == 1 ? 1 : 2;
+        const zinf_safetensor *s = zinf_safetensors_find(found, t->name);
+        if (!s)
+            return refuse(r, err, "\"%s\" lacks the tensor \"%s\"", file, t->name);
+        if (s->dtype != ZINF_F32 || s->n_dims != n_dims ||
+            memcmp(s->shape, shape, n_dims * sizeof *shape))
+            return refuse(r, err, "tensor \"%s\" in \"%s\" has the dtype %s and shape %s, expected "
+                          "F32 and %s as in the manifest", t->name, file,
+                          zinf_dtype_name(s->dtype), zinf_shape_show(s->shape, s->n_dims).text,
+                          zinf_shape_show(shape, n_dims).text);
+        if (s->offset != at)
+            return refuse(r, err, "tensor \"%s\" in \"%s\" lies at %" PRIu64 ", expected %" PRIu64,
+                          t->name, file, s->offset, at);
+        r->at[array][i] = at;
+        at += s->bytes;
     }
-    if (data_at + at != file_bytes)
-        return refuse(r, err, "\"%s\" has %" PRIu64 " bytes, expected %" PRIu64, file, file_bytes,
-                      data_at + at);
+    if (found->n != r->plan->n_tensors)
+        return refuse(r, err, "\"%s\" has %" PRIu32 " tensors, expected %" PRIu32, file, found->n,
+                      r->plan->n_tensors);
     return ZINF_OK;
 }
 
@@ -382,27 +370,20 @@ static zinf_status read_header(zinf_checkpoint_reader *r, unsigned array, uint64
                                uint64_t file_bytes, zinf_error *err)
 {
     const char *file = zinf_state_files[array];
-    json_object *header = NULL;
+    zinf_safetensors found = {0};
+    char path[500], *text = NULL;
     uint64_t n = 0;
 
-    if (zinf_read_all(r->fds[array], &n, sizeof n, 0, r->directory, file, err))
+    snprintf(path, sizeof path, "%.400s/%s", r->directory, file);
+    if (zinf_safetensors_load(r->fds[array], path, file_bytes, max_json_bytes(r->plan), &text, &n,
+                              err))
         return err->status;
-    if (n > max_json_bytes(r->plan) || n > file_bytes - 8)
-        return refuse(r, err, "\"%s\" has %" PRIu64 " bytes and says that %" PRIu64 " are its "
-                      "header, of at most %" PRIu64 ": it is damaged", file, file_bytes, n,
-                      max_json_bytes(r->plan));
-    char *text = malloc(8 + n + 1);
-    if (!text)
-        return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
-    if (!zinf_read_all(r->fds[array], text, 8 + n, 0, r->directory, file, err)) {
-        text[8 + n] = 0;
-        if (XXH64(text, 8 + n, 0) != sum)
-            refuse(r, err, "the header of \"%s\" does not match its checksum in the manifest: it "
-                   "is damaged", file);
-        else if (!parse(r, file, text + 8, n, &header, err))
-            check_header(r, array, header, 8 + n, file_bytes, err);
-    }
-    json_object_put(header);
+    if (XXH64(text, n, 0) != sum)
+        refuse(r, err, "the header of \"%s\" does not match its checksum in the manifest: it is "
+               "damaged", file);
+    else if (!zinf_safetensors_parse(path, text, n, file_bytes, &found, err))
+        check_header(r, array, &found, n, err);
+    zinf_safetensors_free(&found);
     free(text);
     return err->status;
 }

@@ -120,23 +120,42 @@ static zinf_status read_row(const zinf_data *d, uint64_t first, uint64_t n, int3
     return ZINF_OK;
 }
 
-zinf_status zinf_data_batch(zinf_data *d, uint64_t position, uint64_t n, uint32_t rank,
-                            uint32_t ranks, int32_t *ret_tokens, zinf_error *err)
+static zinf_status check_size(const zinf_data *d, zinf_error *err)
 {
-    uint64_t last;
     struct stat st;
 
-    if (rank >= ranks)
-        return zinf_fail(err, ZINF_WRONG_RESULT, "data: rank %" PRIu32 " of %" PRIu32, rank, ranks);
-    if (__builtin_mul_overflow(n, ranks, &last) || __builtin_add_overflow(position, last, &last))
-        return zinf_fail(err, ZINF_BAD_INPUT, "data: position %" PRIu64 " and a batch of %"
-                         PRIu32 " ranks exceed 64 bits", position, ranks);
     if (fstat(d->fd, &st))
         return zinf_fail(err, ZINF_MACHINE, "data: size of \"%s\": %s", d->path, strerror(errno));
     if ((uint64_t)st.st_size < d->file_bytes)
         return zinf_fail(err, ZINF_MACHINE, "data: \"%s\" has %" PRIu64 " bytes, expected %" PRIu64
                          ": it shrank while in use", d->path, (uint64_t)st.st_size,
                          d->file_bytes);
+    return ZINF_OK;
+}
+
+zinf_status zinf_data_window(const zinf_data *d, uint64_t first, int32_t *ret_tokens,
+                             zinf_error *err)
+{
+    if (first >= d->n_tokens || d->sequence >= d->n_tokens - first)
+        return zinf_fail(err, ZINF_WRONG_RESULT, "data: no window at token %" PRIu64 " of %" PRIu64,
+                         first, d->n_tokens);
+    if (check_size(d, err))
+        return err->status;
+    return read_row(d, first, d->sequence + 1, ret_tokens, err);
+}
+
+zinf_status zinf_data_batch(zinf_data *d, uint64_t position, uint64_t n, uint32_t rank,
+                            uint32_t ranks, int32_t *ret_tokens, zinf_error *err)
+{
+    uint64_t last;
+
+    if (rank >= ranks)
+        return zinf_fail(err, ZINF_WRONG_RESULT, "data: rank %" PRIu32 " of %" PRIu32, rank, ranks);
+    if (__builtin_mul_overflow(n, ranks, &last) || __builtin_add_overflow(position, last, &last))
+        return zinf_fail(err, ZINF_BAD_INPUT, "data: position %" PRIu64 " and a batch of %"
+                         PRIu32 " ranks exceed 64 bits", position, ranks);
+    if (check_size(d, err))
+        return err->status;
     for (uint64_t i = 0; i < n; i++) {
         const uint64_t global = position + i * ranks + rank;
         const uint64_t epoch = global / d->n_sequences, index = global % d->n_sequences;

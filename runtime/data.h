@@ -37,4 +37,8 @@ zinf_status zinf_data_identity(const zinf_data *data, uint64_t *ret_identity, zi
 zinf_status zinf_data_batch(zinf_data *data, uint64_t position, uint64_t n, uint32_t rank,
                             uint32_t ranks, int32_t *ret_tokens, zinf_error *err);
 
+/* tokens[T + 1] from that one on: first + T < n_tokens. */
+zinf_status zinf_data_window(const zinf_data *data, uint64_t first, int32_t *ret_tokens,
+                             zinf_error *err);
+
 #endif

@@ -35,6 +35,10 @@ typedef struct zinf_env {
     /* LOGITS: the row of h, and [vocab] where the tiles' logits are gathered */
     uint64_t row;
     float *logits;
+    /* LOSS, where given: row_losses[i] becomes the sum over the last counts[i] tokens of sequence i
+     * of the micro-batch, and loss the sum of those */
+    const uint64_t *counts;
+    double *row_losses;
 
     /* filled in by the run, from the scalar table */
     double loss, norm, factor;

@@ -231,12 +231,31 @@ RUN(classifier)
     return ZINF_OK;
 }
 
+/* By sequences, of which only some tokens count. */
+static void row_losses(const zinf_executor *executor, const zinf_env *env, const float *stats,
+                       uint64_t n_tokens, double *ret_total)
+{
+    const uint64_t sequence = executor->plan->job.sequence;
+
+    *ret_total = 0;
+    for (uint64_t i = 0; i < n_tokens / sequence; i++) {
+        const uint64_t n = env->counts[i], first = (i + 1) * sequence - n;
+        env->row_losses[i] = n ? KERNELS->softmax_loss(KERNELS, stats + 3 * first, (int64_t)n) : 0;
+        *ret_total += env->row_losses[i];
+    }
+}
+
 RUN(loss)
 {
-    UNUSED;
+    double *total = (double *)(void *)p[1];
+
+    (void)err;
+    if (executor->env->row_losses) {
+        row_losses(executor, executor->env, (const float *)p[0], (uint64_t)ROWS(0), total);
+        return ZINF_OK;
+    }
     const double loss = KERNELS->softmax_loss(KERNELS, (const float *)p[0], ROWS(0)) /
                         (double)op->instr->attr[0];
-    double *total = (double *)(void *)p[1];
 
     *total = ACCUMULATES ? *total + loss : loss;
     return ZINF_OK;

@@ -10,7 +10,7 @@
 
 #include "runtime/files.h"
 
-typedef enum option_kind { TEXT, COUNT, REAL, CHOICE, NOT_YET, HELP } option_kind;
+typedef enum option_kind { TEXT, COUNT, REAL, CHOICE, HELP } option_kind;
 
 static const struct option {
     const char *name, *argument;
@@ -24,12 +24,15 @@ static const struct option {
     {"--val-every", "N", COUNT, AT(val_every), "validate every N steps (0: at the end only)"},
     {"--val-batches", "N", COUNT, AT(val_batches), "micro-batches of one validation (20)"},
     {"--steps", "N", COUNT, AT(steps),
-     "stop when N optimizer steps are done in all (the plan's; 0 with --sample)"},
-    {"--init", "random", TEXT, AT(init), "initial weights: random, from the plan's seed"},
-    {"--save", "DIR", TEXT, AT(save), "write checkpoints there, the last one at the end; for one training"},
+     "stop when N optimizer steps are done in all (the plan's; 0 with --sample or --eval)"},
+    {"--init", "random|HF_DIR", TEXT, AT(init),
+     "initial weights: random, from the plan's seed, or a Hugging Face model's"},
+    {"--save", "DIR", TEXT, AT(save),
+     "write checkpoints there, the last one at the end; for one training"},
     {"--save-every", "N", COUNT, AT(save_every), "and every N steps (0: at the end only)"},
     {"--resume", "DIR", TEXT, AT(resume), "go on from the last checkpoint there"},
-    {"--log", "L.jsonl", TEXT, AT(log), "one JSON object a step, and a summary; with --resume an old log goes on"},
+    {"--log", "L.jsonl", TEXT, AT(log),
+     "one JSON object a step, and a summary; with --resume an old log goes on"},
     {"--trace", "T.json", TEXT, AT(trace),
      "Chrome trace of the last step, predicted and measured"},
     {"--nvme", "DIR", TEXT, AT(nvme), "directory of the nvme tier"},
@@ -42,7 +45,11 @@ static const struct option {
     {"--prompt", "TEXT", TEXT, AT(prompt),
      "what the sample goes on from (token ids, unless the vocabulary is bytes)"},
     {"--temperature", "F", REAL, AT(temperature), "of the sample (0.8; 0: the likeliest token)"},
-    {"--export", "HF_DIR", NOT_YET, 0, "not built yet; --save writes safetensors"},
+    {"--eval", "FILE", TEXT, AT(eval), "at the end the loss and perplexity of all its tokens"},
+    {"--export", "HF_DIR", TEXT, AT(export),
+     "at the end write a new Hugging Face directory, with the tokenizer of --init"},
+    {"--export-dtype", "fp32|bf16", CHOICE, AT(export_dtype), "of its weights (fp32)"},
+    {"--export-shard", "BYTES", COUNT, AT(export_shard_bytes), "most of one of its files (5e9)"},
     {"--help", NULL, HELP, 0, "this text"},
 };
 
@@ -135,11 +142,8 @@ static zinf_status set(const struct option *option, const char *text, zinf_run_o
             return zinf_fail(err, ZINF_BAD_INPUT, "%s takes a number from 0 to 1000, not "
                              "\"%s\"", option->name, text);
         return ZINF_OK;
-    case CHOICE:
-        return set_choice(option, text, field, err);
     default:
-        return zinf_fail(err, ZINF_BAD_INPUT, "%s is not built yet; --save DIR writes the "
-                         "weights as safetensors", option->name);
+        return set_choice(option, text, field, err);
     }
 }
 
@@ -148,10 +152,6 @@ static zinf_status check(const zinf_run_options *o, zinf_error *err)
     if (!o->plan)
         return zinf_fail(err, ZINF_BAD_INPUT, "no plan given; usage: zinf-run PLAN --data TRAIN "
                          "(zinf-run --help tells more)");
-    if (o->init && strcmp(o->init, "random"))
-        return zinf_fail(err, ZINF_BAD_INPUT, "--init \"%s\": starting from a Hugging Face "
-                         "directory is not built yet; use --init random or --resume DIR",
-                         o->init);
     if (o->init && o->resume)
         return zinf_fail(err, ZINF_BAD_INPUT, "--init and --resume both say where to start; "
                          "give one");
@@ -162,11 +162,14 @@ static zinf_status check(const zinf_run_options *o, zinf_error *err)
     if (o->val && !o->val_batches)
         return zinf_fail(err, ZINF_BAD_INPUT, "--val-batches 0 validates nothing; give 1 or more, "
                          "or leave out --val");
+    if ((o->export_dtype || o->export_shard_bytes) && !o->export)
+        return zinf_fail(err, ZINF_BAD_INPUT, "--export-dtype and --export-shard need --export "
+                         "HF_DIR");
     if (o->prompt && !o->sample)
         return zinf_fail(err, ZINF_BAD_INPUT, "--prompt needs --sample N");
     const zinf_named_file files[] = {{"PLAN", o->plan, false}, {"--data", o->data, false},
-                                     {"--val", o->val, false}, {"--log", o->log, true},
-                                     {"--trace", o->trace, true}};
+                                     {"--val", o->val, false}, {"--eval", o->eval, false},
+                                     {"--log", o->log, true}, {"--trace", o->trace, true}};
     return zinf_files_distinct(files, sizeof files / sizeof *files, err);
 }
 
@@ -210,13 +213,15 @@ zinf_status zinf_run_options_parse(int argc, char **argv, zinf_run_options *ret_
     }
     if (check(&o, err))
         return err->status;
+    if (o.init && !strcmp(o.init, "random"))
+        o.init = NULL;
     *ret_options = o;
     return ZINF_OK;
 }
 
 void zinf_run_options_help(FILE *out)
 {
-    fputs("usage: zinf-run PLAN --data TRAIN [OPTION]..\n"
+    fputs("usage: [mpirun -n RANKS] zinf-run PLAN --data TRAIN [OPTION]..\n"
           "Runs a plan that zinf-plan made: trains, validates, saves, samples.\n\n", out);
     for (size_t i = 0; i < N_OPTIONS; i++) {
         char left[48];
@@ -224,7 +229,10 @@ void zinf_run_options_help(FILE *out)
                  options[i].argument ? options[i].argument : "");
         fprintf(out, "  %-29s %s\n", left, options[i].help);
     }
-    fputs("\nThe product (the sample, the table of predicted against measured) goes to standard\n"
+    fputs("\nA plan of several ranks is started by mpirun or srun with as many processes and the\n"
+          "same options for each; rank 0 prints and logs, --save names a directory that every\n"
+          "rank sees. If a rank dies, is stopped or fails, all end within 30 s and name it.\n"
+          "\nThe product (the sample, the table of predicted against measured) goes to standard\n"
           "output, everything else to standard error. Control-C and SIGTERM end the run after the\n"
           "current step, with a checkpoint if --save is given, and exit 0; a second one ends it\n"
           "at once.\n"

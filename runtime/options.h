@@ -17,8 +17,10 @@ typedef enum zinf_queues { ZINF_QUEUES_CONCURRENT, ZINF_QUEUES_SERIAL } zinf_que
 
 typedef struct zinf_run_options {
     bool help;
-    const char *plan, *data, *val, *save, *resume, *log, *trace, *nvme, *prompt, *init;
-    uint64_t steps, val_every, val_batches, save_every, sample;
+    const char *plan, *data, *val, *save, *resume, *log, *trace, *nvme, *prompt, *init,
+        *export, *eval; /* init: NULL is "random" */
+    uint64_t steps, val_every, val_batches, save_every, sample, export_shard_bytes;
+    int export_dtype; /* 0 fp32, 1 bf16 */
     bool steps_given;
     double temperature;
     zinf_engine engine;

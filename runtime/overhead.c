@@ -147,10 +147,11 @@ uint64_t zinf_overhead_bytes(const zinf_plan *plan)
         bytes = add(bytes, N_CHANNELS * (ZINF_FLIGHTS * sizeof(zinf_flight) +
                                          STORAGE_THREADS * THREAD));
     }
-    /* checkpoints, the hash of the weights, a sample's logits and window */
+    /* checkpoints, the hash of the weights, a sample's logits and window, an evaluation */
     bytes = add(bytes, times(plan->n_tensors, TENSOR_OF_CHECKPOINT + TENSOR_HASH));
     bytes = add(bytes, times(plan->model.vocab, sizeof(float)));
     bytes = add(bytes, times(plan->job.sequence, sizeof(int32_t)));
+    bytes = add(bytes, times(plan->decisions.micro_batch, sizeof(uint64_t) + sizeof(double)));
     bytes = add(bytes, add(zinf_plan_scalar_bytes(plan), 16 * LOOKUP));
     return (bytes + ZINF_PAGE - 1) / ZINF_PAGE * ZINF_PAGE;
 }

@@ -1,10 +1,11 @@
 /* runtime/overhead.h - what zinf-run keeps in memory outside the arenas, as a plan states it.
  *
- * An upper bound that holds in every phase (load, init, steps, validation, sampling, saving,
- * resuming) on the cpu backend: a constant for code, libraries and their data, and terms for what
- * grows with the plan: the plan itself, one prepared operation an instruction, GEMM primitives,
- * threads, scalars, checksums of storage, tables of a checkpoint. tests/memory compares it with the
- * process's peak. What --trace keeps is not in it: zinf_overhead_trace_bytes.
+ * An upper bound that holds in every phase (load, init, steps, validation, sampling, evaluation,
+ * saving, resuming, Hugging Face models in and out) on the cpu backend: a constant for code,
+ * libraries and their data, and terms for what grows with the plan: the plan itself, one prepared
+ * operation an instruction, GEMM primitives, threads, scalars, checksums of storage, tables of a
+ * checkpoint or a model's directory. tests/memory compares it with the process's peak. What
+ * --trace keeps is not in it: zinf_overhead_trace_bytes.
  */
 #ifndef ZINF_RUNTIME_OVERHEAD_H
 #define ZINF_RUNTIME_OVERHEAD_H

@@ -194,9 +194,9 @@ typedef struct zinf_job_info {
     double lr, min_lr, beta1, beta2, eps, weight_decay, clip; /* clip 0: none */
 } zinf_job_info;
 
-/* When units are updated: after backward; inside backward, each as soon as its gradient is complete,
- * which clipping by the norm of all excludes. What is not finite is found one unit at a time then:
- * units before it are updated already. */
+/* When units are updated: after backward; or inside it, each as soon as its gradient is complete,
+ * which clipping by the norm of all excludes. What is not finite is found one unit at a time then,
+ * when the units before it are updated already. */
 typedef enum zinf_optimizer_time { ZINF_AFTER_BACKWARD, ZINF_IN_BACKWARD } zinf_optimizer_time;
 
 typedef struct zinf_decisions {

@@ -146,39 +146,58 @@ out:
     return err->status;
 }
 
+/* The first rank whose number is not 0, and n_ranks if none is. */
+static zinf_status first_of(const zinf_collective *c, double mine, uint32_t *ret_rank,
+                            zinf_error *err)
+{
+    double *all = calloc(c->n_ranks + (size_t)1, sizeof *all);
+    uint32_t rank = 0;
+
+    if (!all)
+        return zinf_fail(err, ZINF_MACHINE, "out of memory to agree with %" PRIu32 " ranks",
+                         c->n_ranks);
+    if (c->allgather(c, &mine, all, 1, ZINF_F64, err) == ZINF_OK) {
+        while (rank < c->n_ranks && all[rank] == 0)
+            rank++;
+        *ret_rank = rank;
+    }
+    free(all);
+    return err->status;
+}
+
 zinf_status zinf_ranks_together(zinf_ranks *ranks, zinf_error *err)
 {
     const zinf_collective *c = ranks->collective;
     zinf_error first = *err, trouble = {0};
-    double failed = c->n_ranks; /* the first rank that does */
+    uint32_t failed = c->n_ranks;
 
     if (c->n_ranks == 1 || ranks->agreed)
         return err->status;
-    double *all = calloc(c->n_ranks + (size_t)1, sizeof *all);
-    if (!all)
-        return zinf_fail(err, ZINF_MACHINE, "out of memory to agree with %" PRIu32 " ranks",
-                         c->n_ranks);
-    const double mine = err->status;
-    if (c->allgather(c, &mine, all, 1, ZINF_F64, &trouble))
-        goto out;
-    for (uint32_t r = c->n_ranks; r-- > 0;)
-        if (all[r] != 0)
-            failed = r;
-    if (failed == c->n_ranks)
-        goto out;
-    if (c->broadcast(c, &first, &first, sizeof first, ZINF_U8, (uint32_t)failed, &trouble))
-        goto out;
-    ranks->agreed = true;
-    *err = (zinf_error){0};
-    if (failed > 0)
-        zinf_fail(err, first.status, "rank %.0f: %.900s", failed, first.text);
-    else
-        zinf_fail(err, first.status, "%s", first.text);
-out:
-    free(all);
+    if (first_of(c, err->status, &failed, &trouble) == ZINF_OK && failed < c->n_ranks &&
+        c->broadcast(c, &first, &first, sizeof first, ZINF_U8, failed, &trouble) == ZINF_OK) {
+        ranks->agreed = true;
+        *err = (zinf_error){0};
+        if (failed > 0)
+            zinf_fail(err, first.status, "rank %" PRIu32 ": %.900s", failed, first.text);
+        else
+            zinf_fail(err, first.status, "%s", first.text);
+    }
     if (trouble.status)
         zinf_fail(err, trouble.status, "%s", trouble.text);
     return err->status;
+}
+
+zinf_status zinf_ranks_share(zinf_ranks *ranks, bool mine, void *bytes, uint64_t n,
+                             zinf_error *err)
+{
+    const zinf_collective *c = ranks->collective;
+    uint32_t rank;
+
+    if (c->n_ranks == 1)
+        return ZINF_OK;
+    if (first_of(c, mine, &rank, err))
+        return err->status;
+    return c->broadcast(c, bytes, bytes, n, ZINF_U8, rank < c->n_ranks ? rank : 0, err);
 }
 
 zinf_status zinf_ranks_add(zinf_ranks *ranks, uint64_t *values, uint32_t n, zinf_error *err)

@@ -47,6 +47,10 @@ zinf_status zinf_ranks_together(zinf_ranks *ranks, zinf_error *err);
 zinf_status zinf_ranks_sum(zinf_ranks *ranks, double *values, uint32_t n, zinf_error *err);
 zinf_status zinf_ranks_add(zinf_ranks *ranks, uint64_t *values, uint32_t n, zinf_error *err);
 
+/* Bytes of one rank, on every rank: of the first that has something to say, or of rank 0. */
+zinf_status zinf_ranks_share(zinf_ranks *ranks, bool mine, void *bytes, uint64_t n,
+                             zinf_error *err);
+
 /* err: what this rank ends with, if it does; where another rank failed, that is put there.
  * Does not return if the others cannot be left in order. */
 void zinf_ranks_leave(zinf_ranks *ranks, zinf_error *err);

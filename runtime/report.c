@@ -99,7 +99,8 @@ zinf_status zinf_log_open(const char *path, FILE **ret_log, zinf_error *err)
     return ZINF_OK;
 }
 
-static const char row_begin[] = "{\"step\": ", summary_begin[] = "{\"summary\": ";
+static const char row_begin[] = "{\"step\": ", summary_begin[] = "{\"summary\": ",
+                  eval_begin[] = "{\"eval\": ";
 
 /* Does the line begin like that, or is it the beginning of that, cut by a kill? */
 static bool begins(const char *line, size_t n, bool complete, const char *with)
@@ -122,11 +123,12 @@ static zinf_status find_end(FILE *log, const char *path, uint64_t step, off_t *r
         const size_t n = strlen(line);
         const bool complete = n && line[n - 1] == '\n';
         const bool is_row = begins(line, n, complete, row_begin);
-        if ((!is_row && !begins(line, n, complete, summary_begin)) || !n ||
-            (!complete && !feof(log)))
+        const bool is_ours = is_row || begins(line, n, complete, summary_begin) ||
+                             begins(line, n, complete, eval_begin);
+        if (!is_ours || !n || (!complete && !feof(log)))
             return zinf_fail(err, ZINF_BAD_INPUT, "--log \"%.400s\" is not a log to go on with: "
-                             "its line %" PRIu64 " is no step and no summary; give another name",
-                             path, number);
+                             "its line %" PRIu64 " is no step, evaluation or summary; give "
+                             "another name", path, number);
         at += (off_t)n;
         if (!is_row || !complete)
             continue;
@@ -201,6 +203,16 @@ zinf_status zinf_log_step(FILE *log, const zinf_step_report *step, zinf_error *e
     if (step->validated)
         number(log, "val_loss", step->val_loss);
     fputs("}\n", log);
+    return written(log, err);
+}
+
+zinf_status zinf_log_eval(FILE *log, const zinf_evaluation *evaluation, zinf_error *err)
+{
+    fprintf(log, "{\"eval\": {\"tokens\": %" PRIu64 ", \"sequences\": %" PRIu64,
+            evaluation->n_tokens, evaluation->n_sequences);
+    number(log, "loss", evaluation->loss);
+    number(log, "perplexity", evaluation->perplexity);
+    fputs("}}\n", log);
     return written(log, err);
 }
 

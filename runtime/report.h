@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "runtime/error.h"
+#include "runtime/evaluate.h"
 #include "runtime/executor.h"
 #include "runtime/plan.h"
 
@@ -61,6 +62,7 @@ zinf_status zinf_log_continue(const char *path, uint64_t step, FILE **ret_log, u
 /* Numbers are printed so that they read back to the same bits; what is nan or inf is null. A step
  * whose update was left out for that has "skipped": true. */
 zinf_status zinf_log_step(FILE *log, const zinf_step_report *step, zinf_error *err);
+zinf_status zinf_log_eval(FILE *log, const zinf_evaluation *evaluation, zinf_error *err);
 zinf_status zinf_log_summary(FILE *log, const zinf_plan *plan, const zinf_run_report *run,
                              zinf_error *err);
 

@@ -16,7 +16,9 @@
 #include "runtime/checker.h"
 #include "runtime/checkpoint.h"
 #include "runtime/data.h"
+#include "runtime/evaluate.h"
 #include "runtime/executor.h"
+#include "runtime/hf.h"
 #include "runtime/nonfinite.h"
 #include "runtime/overhead.h"
 #include "runtime/params_hash.h"
@@ -27,13 +29,15 @@
 #include "runtime/sample.h"
 #include "runtime/storage.h"
 
+#define EXPORT_SHARD_BYTES 5000000000u
 enum { MOST_SKIPPED = 10 }; /* steps in a row whose loss or norm is not finite */
 
 typedef struct session {
     const zinf_run_options *options;
     zinf_ranks *ranks;
     zinf_plan plan;
-    zinf_data *data, *val;
+    const volatile sig_atomic_t *stop;
+    zinf_data *data, *val, *eval;
     zinf_storage *storage;
     zinf_executor *executor;
     zinf_params_hash *hash;
@@ -65,8 +69,34 @@ static zinf_status open_data(session *s, zinf_error *err)
     if (o->val && zinf_data_open(o->val, model->vocab, job->sequence, job->seed, false, &s->val,
                                  err))
         return err->status;
+    if (o->eval && zinf_data_open(o->eval, model->vocab, job->sequence, job->seed, false, &s->eval,
+                                  err))
+        return err->status;
     return ZINF_OK;
 }
+
+static zinf_status begin_export(const session *s, zinf_hf_writer **ret_writer, zinf_error *err)
+{
+    const zinf_run_options *o = s->options;
+    const zinf_hf_options options = {
+        .from = o->init, .dtype = o->export_dtype ? ZINF_BF16 : ZINF_F32,
+        .shard_bytes = o->export_shard_bytes ? o->export_shard_bytes : EXPORT_SHARD_BYTES};
+
+    return zinf_hf_create(o->export, &s->plan, &options, ret_writer, err);
+}
+
+/* Begins an export and drops it: a directory that cannot take one is found out now, not after the
+ * work that it would have kept. */
+static zinf_status try_export(const session *s, zinf_error *err)
+{
+    zinf_hf_writer *writer = NULL;
+
+    if (s->options->export && begin_export(s, &writer, err))
+        return err->status;
+    zinf_hf_abandon(writer);
+    return ZINF_OK;
+}
+
 
 /* How many checkpoints this run still writes. */
 static uint64_t saves_to_come(const session *s)
@@ -132,6 +162,7 @@ static zinf_status compare_inputs(session *s, zinf_error *err)
         {"--steps", s->steps},
         {"step to begin at", s->progress.step},
         {"position in the data", s->progress.data_position},
+        {"--init", hash_text(o->init)},
         {"--save", hash_text(o->save)},
         {"--save-every", o->save_every},
         {"--val-every", o->val_every},
@@ -171,13 +202,19 @@ static zinf_status open_files(session *s, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
 
-    s->steps = o->steps_given ? o->steps : o->sample ? 0 : s->plan.job.steps;
+    s->steps = o->steps_given ? o->steps : o->sample || o->eval ? 0 : s->plan.job.steps;
     s->progress = (zinf_progress){.seed = s->plan.job.seed, .loss_scale = 1,
                                   .plan_hash = s->plan.hash};
     if (!o->resume && open_data(s, err))
         return err->status;
     if (o->save && s->ranks->collective->rank == 0 &&
         zinf_checkpoint_claim(o->save, o->resume, &s->place, err))
+        return err->status;
+    if ((o->export || o->eval) && s->plan.decisions.ranks > 1)
+        return zinf_fail(err, ZINF_BAD_INPUT, "%s with several ranks is not built yet; save with "
+                         "--save, then plan for one rank and pass --resume and %s there",
+                         o->export ? "--export" : "--eval", o->export ? "--export" : "--eval");
+    if (try_export(s, err))
         return err->status;
     if (o->log && !o->resume && zinf_log_open(o->log, &s->log, err))
         return err->status;
@@ -241,6 +278,16 @@ static zinf_status get_state(void *context, uint32_t tensor, zinf_state_array ar
     return zinf_checkpoint_get(context, tensor, array, first, n, ret_values, err);
 }
 
+/* Of a pretrained model there are weights alone: training begins with moments of 0. */
+static zinf_status get_pretrained(void *context, uint32_t tensor, zinf_state_array array,
+                                  uint64_t first, uint64_t n, float *ret_values, zinf_error *err)
+{
+    if (array == ZINF_STATE_MASTER)
+        return zinf_hf_get(context, tensor, first, n, ret_values, err);
+    memset(ret_values, 0, n * sizeof *ret_values);
+    return ZINF_OK;
+}
+
 /* The master weight of largest magnitude. */
 typedef struct largest {
     double magnitude;
@@ -250,6 +297,7 @@ typedef struct largest {
 
 typedef struct state_sink {
     zinf_checkpoint_writer *writer; /* NULL: none */
+    zinf_hf_writer *exported;       /* NULL: none */
     zinf_params_hash *hash;
     largest *largest; /* NULL: nobody asks */
 } state_sink;
@@ -271,6 +319,9 @@ static zinf_status put_state(void *context, uint32_t tensor, zinf_state_array ar
         zinf_params_hash_put(sink->hash, tensor, first, n, values);
     if (sink->largest && array == ZINF_STATE_MASTER)
         find_largest(tensor, first, n, values, sink->largest);
+    if (sink->exported && array == ZINF_STATE_MASTER &&
+        zinf_hf_put(sink->exported, tensor, first, n, values, err))
+        return err->status;
     if (sink->writer)
         return zinf_checkpoint_put(sink->writer, tensor, array, first, n, values, err);
     return ZINF_OK;
@@ -307,22 +358,27 @@ static zinf_status open_checkpoint(session *s, zinf_checkpoint_reader **ret_read
     return open_data(s, err);
 }
 
-/* Fresh weights, or a checkpoint's; the same on every rank, or on none. */
+/* Fresh weights, a pretrained model's, or a checkpoint's; the same on every rank, or on none. */
 static zinf_status begin(session *s, zinf_error *err)
 {
     const bool resume = s->options->resume != NULL;
     zinf_env env = {.get = get_state};
     zinf_checkpoint_reader *reader = NULL;
+    zinf_hf_reader *pretrained = NULL;
 
     if (resume)
         open_checkpoint(s, &reader, err);
+    else if (s->options->init && !zinf_hf_open(s->options->init, &s->plan, &pretrained, err))
+        env.get = get_pretrained;
     if (zinf_ranks_together(s->ranks, err) == ZINF_OK && compare_inputs(s, err) == ZINF_OK) {
-        env.state_context = reader;
+        env.state_context = resume ? (void *)reader : pretrained;
         env.step = s->progress.step;
-        zinf_executor_run(s->executor, resume ? ZINF_PROGRAM_LOAD : ZINF_PROGRAM_INIT, &env, err);
+        zinf_executor_run(s->executor, resume || pretrained ? ZINF_PROGRAM_LOAD
+                                                            : ZINF_PROGRAM_INIT, &env, err);
         zinf_ranks_together(s->ranks, err);
     }
     zinf_checkpoint_close(reader);
+    zinf_hf_close(pretrained);
     if (err->status == ZINF_OK && resume)
         zinf_progress_say(&s->line, "zinf-run: resumed \"%s\" at step %" PRIu64,
                           s->options->resume, s->progress.step);
@@ -374,9 +430,11 @@ static zinf_status commit(session *s, zinf_checkpoint_writer **writer, zinf_erro
     return zinf_ranks_together(s->ranks, err);
 }
 
-/* Reads all states once: into a checkpoint if `save`, and into the hash of the weights.
- * ret_largest, of this rank's weights, may be NULL. */
-static zinf_status export_state(session *s, bool save, largest *ret_largest, zinf_error *err)
+/* Reads all states once: into a checkpoint if `save`, into a Hugging Face directory if `export`
+ * (of one rank), and into the hash of the weights. ret_largest, of this rank's weights, may be
+ * NULL. */
+static zinf_status export_state(session *s, bool save, bool export, largest *ret_largest,
+                                zinf_error *err)
 {
     state_sink sink = {.hash = s->hash, .largest = ret_largest};
     zinf_env env = {.step = s->progress.step, .put = put_state, .state_context = &sink};
@@ -385,13 +443,16 @@ static zinf_status export_state(session *s, bool save, largest *ret_largest, zin
     uint64_t *totals = zinf_params_hash_totals(s->hash, &n);
 
     zinf_params_hash_reset(s->hash);
-    if (!save || open_writer(s, &sink.writer, err) == ZINF_OK)
+    if ((!save || open_writer(s, &sink.writer, err) == ZINF_OK) &&
+        (!export || begin_export(s, &sink.exported, err) == ZINF_OK))
         zinf_executor_run(s->executor, ZINF_PROGRAM_SAVE, &env, err);
     if (zinf_ranks_together(s->ranks, err) == ZINF_OK && save)
         commit(s, &sink.writer, err);
     zinf_checkpoint_abandon(sink.writer);
-    if (err->status)
+    if (err->status) {
+        zinf_hf_abandon(sink.exported);
         return save ? not_saved(s, err) : err->status;
+    }
     if (save) {
         s->saved_step = s->progress.step;
         zinf_progress_say(&s->line, "zinf-run: saved step %" PRIu64 " in \"%s\"",
@@ -400,6 +461,12 @@ static zinf_status export_state(session *s, bool save, largest *ret_largest, zin
     if (save && s->progress.step < s->steps && reserve_place(s, &reserving))
         zinf_progress_say(&s->line, "zinf-run: warning: the next save will fail unless this "
                           "changes: %s", reserving.text);
+    if (export && zinf_hf_commit(sink.exported, err))
+        return err->status;
+    if (export)
+        zinf_progress_say(&s->line, "zinf-run: exported the model of step %" PRIu64 " to \"%s\"%s",
+                          s->progress.step, s->options->export, s->options->init ? "" :
+                          "; its tokenizer is not known, copy it there");
     if (zinf_ranks_add(s->ranks, totals, n, err))
         return err->status;
     return zinf_params_hash_digest(s->hash, &s->report.params_hash, err);
@@ -471,21 +538,44 @@ static bool too_late(const session *s, const zinf_env *env)
     return s->plan.decisions.optimizer_time == ZINF_IN_BACKWARD && isfinite(env->loss);
 }
 
+/* Of each rank's largest weight the largest. */
+static zinf_status find_largest_of_all(session *s, largest *most, zinf_error *err)
+{
+    largest found = {0};
+
+    for (uint32_t r = 0; r < s->ranks->collective->n_ranks; r++) {
+        largest theirs = *most;
+        if (zinf_ranks_share(s->ranks, s->ranks->collective->rank == r, &theirs, sizeof theirs,
+                             err))
+            return err->status;
+        if (theirs.magnitude > found.magnitude)
+            found = theirs;
+    }
+    *most = found;
+    return ZINF_OK;
+}
+
 /* After a step whose update was left out, so that the state is the one before it. `before` is
  * where training stood then: a run that stops goes back there and saves that. */
 static zinf_status not_finite(session *s, const zinf_env *env, const zinf_progress *before,
                               zinf_error *err)
 {
     const uint64_t step = s->progress.step;
-    char why[500];
+    char why[500] = "";
     largest most = {0};
+    zinf_nonfinite first;
 
     zinf_nonfinite_explain(&s->plan, s->executor, env, why, sizeof why);
-    if (too_late(s, env))
+    if (zinf_ranks_share(s->ranks, zinf_executor_first_nonfinite(s->executor, &first), why,
+                         sizeof why, err))
+        return err->status;
+    if (too_late(s, env)) {
+        s->ranks->agreed = true; /* the loss is all ranks' */
         return zinf_fail(err, ZINF_WRONG_RESULT, "step %" PRIu64 ": %s; the plan updates inside "
                          "backward, so some weights are updated and others not, and nothing is "
                          "saved: go on from the last checkpoint. Lower the learning rate, check "
                          "the data, or plan with --set optimizer_time=after", step, why);
+    }
     if (s->options->on_nonfinite == ZINF_ON_NONFINITE_SKIP && ++s->n_skipped < MOST_SKIPPED) {
         zinf_progress_say(&s->line, "zinf-run: warning: step %" PRIu64 " is skipped: %s", step,
                           why);
@@ -494,9 +584,13 @@ static zinf_status not_finite(session *s, const zinf_env *env, const zinf_progre
     if (s->options->on_nonfinite == ZINF_ON_NONFINITE_STOP)
         s->progress = *before;
     zinf_error saving = {0};
-    if (export_state(s, s->options->save && s->saved_step != s->progress.step, &most, &saving))
+    if (export_state(s, s->options->save && s->saved_step != s->progress.step, false, &most,
+                     &saving))
         zinf_progress_say(&s->line, "zinf-run: warning: the last good state could not be read or "
                           "saved: %s", saving.text);
+    if (find_largest_of_all(s, &most, err))
+        return err->status;
+    s->ranks->agreed = true; /* the same words on every rank */
     const size_t used = strlen(why);
     snprintf(why + used, sizeof why - used, "; the largest weight is %.3g, in \"%s\"",
              most.magnitude, s->plan.tensors[most.tensor].name);
@@ -548,7 +642,7 @@ static zinf_status one_step(session *s, bool last, zinf_error *err)
     else if (not_finite(s, &env, &before, err))
         return err->status;
     if (s->options->save_every && s->progress.step % s->options->save_every == 0)
-        return export_state(s, true, NULL, err);
+        return export_state(s, true, false, NULL, err);
     return ZINF_OK;
 }
 
@@ -633,12 +727,30 @@ static zinf_status account_ranks(session *s, zinf_error *err)
     return c->allgather(c, &mine, s->rank_reports, sizeof mine, ZINF_U8, err);
 }
 
+static zinf_status evaluate(session *s, zinf_error *err)
+{
+    zinf_evaluation e;
+
+    if (zinf_evaluate(&s->plan, s->executor, s->eval, s->stop, &e, err))
+        return err->status;
+    if (e.n_done < e.n_sequences) {
+        zinf_progress_say(&s->line, "zinf-run: evaluation stopped after %" PRIu64 " of %" PRIu64
+                          " sequences", e.n_done, e.n_sequences);
+        return ZINF_OK;
+    }
+    printf("eval    loss %.6f  perplexity %.6g  tokens %" PRIu64 "\n", e.loss, e.perplexity,
+           e.n_tokens);
+    return s->log ? zinf_log_eval(s->log, &e, err) : ZINF_OK;
+}
+
 static zinf_status finish(session *s, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
     const bool first = s->ranks->collective->rank == 0;
 
-    if (export_state(s, o->save && s->saved_step != s->progress.step, NULL, err))
+    if (export_state(s, o->save && s->saved_step != s->progress.step, o->export != NULL, NULL,
+                     err) ||
+        (o->eval && evaluate(s, err)))
         return err->status;
     if (o->sample) {
         const bool bytes = s->plan.model.vocab == 256 ||
@@ -666,7 +778,8 @@ zinf_status zinf_run(const zinf_run_options *options, zinf_ranks *ranks,
                      const volatile sig_atomic_t *stop, zinf_error *err)
 {
     zinf_run_options mine = *options;
-    session s = {.options = &mine, .ranks = ranks, .saved_step = UINT64_MAX};
+    session s = {.options = &mine, .ranks = ranks, .saved_step = UINT64_MAX,
+                 .stop = stop};
 
     zinf_progress_begin(&s.line, ranks->collective->rank == 0);
     if (ranks->collective->rank != 0)
@@ -681,6 +794,7 @@ zinf_status zinf_run(const zinf_run_options *options, zinf_ranks *ranks,
     zinf_storage_close(s.storage);
     zinf_data_close(s.data);
     zinf_data_close(s.val);
+    zinf_data_close(s.eval);
     zinf_checkpoint_release(s.place);
     if (s.log)
         fclose(s.log);

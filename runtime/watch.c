@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -48,13 +49,14 @@ struct zinf_watch {
     uint64_t token;
     peer *peers;      /* rank 0: [n_ranks], itself unused; others: [1], rank 0 */
     uint32_t n_peers;
-    struct pollfd *fds; /* [n_peers] */
+    struct pollfd *fds; /* [n_peers + 1]: the last is `wake` */
+    int wake;           /* an eventfd: there is something to say */
     pthread_t thread;
     bool started;
     atomic_bool stopping;
 
     pthread_mutex_t mutex; /* all below */
-    bool failed, leaving;
+    bool failed, leaving, told_left; /* told_left: everybody knows that it leaves */
     double failed_s;
     frame failure;
     bool own_failure; /* to be sent: failure is this rank's */
@@ -179,6 +181,19 @@ static void speak(zinf_watch *w)
         f.kind = FRAME_LEFT;
     pthread_mutex_unlock(&w->mutex);
     send_all(w, &f, UINT32_MAX);
+    if (f.kind != FRAME_LEFT)
+        return;
+    pthread_mutex_lock(&w->mutex);
+    w->told_left = true;
+    pthread_mutex_unlock(&w->mutex);
+}
+
+static void wake(const zinf_watch *w)
+{
+    const uint64_t one = 1;
+
+    while (write(w->wake, &one, sizeof one) < 0 && errno == EINTR)
+        ;
 }
 
 /* A rank that was told and does not go: something of it hangs where nothing can reach it. */
@@ -204,7 +219,13 @@ static void *watch_thread(void *argument)
     while (!atomic_load(&w->stopping)) {
         for (uint32_t i = 0; i < w->n_peers; i++)
             w->fds[i] = (struct pollfd){.fd = w->peers[i].fd, .events = POLLIN};
-        poll(w->fds, w->n_peers, BEAT_MS / 10);
+        w->fds[w->n_peers] = (struct pollfd){.fd = w->wake, .events = POLLIN};
+        poll(w->fds, w->n_peers + 1, BEAT_MS / 10);
+        if (w->fds[w->n_peers].revents) {
+            uint64_t ignored;
+            const ssize_t n = read(w->wake, &ignored, sizeof ignored);
+            (void)n; /* it does not block; that it woke is all */
+        }
         const double now = now_s();
         for (uint32_t i = 0; i < w->n_peers; i++) {
             if (w->peers[i].fd >= 0 && w->fds[i].revents)
@@ -218,7 +239,7 @@ static void *watch_thread(void *argument)
         }
         before_s = now;
         pthread_mutex_lock(&w->mutex);
-        const bool soon = w->own_failure || w->leaving;
+        const bool soon = w->own_failure || (w->leaving && !w->told_left);
         pthread_mutex_unlock(&w->mutex);
         if (soon || now - spoken_s > 1e-3 * BEAT_MS) {
             speak(w);
@@ -326,16 +347,22 @@ zinf_status zinf_watch_open(const zinf_collective *collective, zinf_watch **ret_
     if (!w)
         return zinf_fail(err, ZINF_MACHINE, "out of memory for the watch over the ranks");
     w->collective = collective;
+    w->wake = -1;
     pthread_mutex_init(&w->mutex, NULL);
     w->n_peers = collective->rank ? 1 : collective->n_ranks;
     w->peers = calloc(w->n_peers, sizeof *w->peers);
-    w->fds = calloc(w->n_peers, sizeof *w->fds);
+    w->fds = calloc(w->n_peers + (size_t)1, sizeof *w->fds);
+    w->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (!w->peers || !w->fds) {
         zinf_fail(err, ZINF_MACHINE, "out of memory for the watch over the ranks");
         goto out;
     }
     for (uint32_t i = 0; i < w->n_peers; i++)
         w->peers[i].fd = -1;
+    if (w->wake < 0) {
+        zinf_fail(err, ZINF_MACHINE, "cannot watch the ranks: %s", strerror(errno));
+        goto out;
+    }
     if ((collective->rank == 0 && listen_here(&listener, &where, err)) ||
         collective->broadcast(collective, &where, &where, sizeof where, ZINF_U8, 0, err))
         goto out;
@@ -372,13 +399,25 @@ void zinf_watch_tell(zinf_watch *w, const zinf_error *failure)
         snprintf(w->failure.text, sizeof w->failure.text, "failed: %.470s", failure->text);
     }
     pthread_mutex_unlock(&w->mutex);
+    wake(w);
 }
 
 void zinf_watch_leave(zinf_watch *w)
 {
+    const struct timespec pause = {.tv_nsec = 2000000};
+    const double end = now_s() + 1;
+    bool told = false;
+
     pthread_mutex_lock(&w->mutex);
     w->leaving = true;
     pthread_mutex_unlock(&w->mutex);
+    wake(w);
+    while (!told && now_s() < end) {
+        nanosleep(&pause, NULL);
+        pthread_mutex_lock(&w->mutex);
+        told = w->told_left;
+        pthread_mutex_unlock(&w->mutex);
+    }
 }
 
 bool zinf_watch_failed(zinf_watch *w, zinf_error *err)
@@ -413,8 +452,12 @@ void zinf_watch_close(zinf_watch *w)
     if (!w)
         return;
     atomic_store(&w->stopping, true);
-    if (w->started)
+    if (w->started) {
+        wake(w);
         pthread_join(w->thread, NULL);
+    }
+    if (w->wake >= 0)
+        close(w->wake);
     for (uint32_t i = 0; w->peers && i < w->n_peers; i++)
         if (w->peers[i].fd >= 0)
             close(w->peers[i].fd);

@@ -265,6 +265,43 @@ def overlap(m):
            (told["predicted"]["serial_s"] / told["predicted"]["step_s"]), spread_of(serial))
 
 
+def ranks(m):
+    """step of 2 ranks with allgathers ahead, to one where compute waits for each"""
+    launcher = shutil.which("mpirun.openmpi") or shutil.which("mpirun")
+    if not launcher or "zinf-mpi-openmpi.so" not in os.listdir(os.path.join(m.build, "runtime")):
+        say("ranks is left out: it needs Open MPI (apt install libopenmpi-dev openmpi-bin)")
+        return
+    with open(m.cluster()) as file:
+        text = file.read()
+    text = re.sub(r"(?m)^  (nodes|devices_per_node):.*\n", "", text)
+    text = text.replace("cluster:\n", "cluster:\n  nodes: 1\n  devices_per_node: 2\n", 1)
+    # a byte is read and written twice on its way through shared memory
+    rate = float(re.search(r"bandwidth: ([0-9.]+) GB/s", text)[1]) / 4
+    link = "    intra_node: {per_device: %.3g GB/s, latency: 50 us}\n" % rate
+    text = text.replace("  links:\n", "  links:\n" + link, 1) if "  links:\n" in text else \
+        text + "  links:\n" + link
+    cluster = m.file("two-ranks.yaml", text)
+    model = m.model("ranks", 256, 8, layers=6, hidden=512, heads=8, vocab=8192)
+    words = [launcher, "-n", "2", "--oversubscribe", "--bind-to", "none"]
+    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    os.environ.update(allowed)
+    times, predicted = {}, {}
+    for gather in (0, 2):
+        path, told = m.plan(model, cluster, DEVICE + ["checkpoint_interval=1", "micro_batch=1",
+                                                      "prefetch.gather=%d" % gather])
+        log = path + ".log"
+        m.call(words + [m.program("zinf-run"), path, "--data", m.text(), "--steps",
+                        str(m.options.steps), "--log", log, "--nvme", m.dir], measured=True)
+        with open(log) as lines:
+            rows = [json.loads(line) for line in lines]
+        times[gather] = step_times([row for row in rows if "step" in row])
+        predicted[gather] = told["predicted"]["step_s"]
+        sent = rows[-1]["summary"]["ranks"][0]["sent_bytes"]
+    report(m.options, "ranks/gather", statistics.median(times[0]) / statistics.median(times[2]),
+           "ratio", "2 ranks, %.1f MB sent a step by each; predicted %.3f" %
+           (sent / 1e6, predicted[0] / predicted[2]), spread_of(times[0]))
+
+
 def fio(m, kind, block, depth):
     """bytes/s of fio as zinf's engine does it: direct, one job, the block and depth given"""
     path = os.path.join(m.dir, "fio")
@@ -349,7 +386,7 @@ def xl(m):
            (20 * told["model"]["params"] / 2**30, rows[0]["loss"], rows[-1]["loss"]))
 
 
-ITEMS = {f.__name__: f for f in (step, step_vs_pytorch, predict, offload, overlap, storage,
+ITEMS = {f.__name__: f for f in (step, step_vs_pytorch, predict, offload, overlap, ranks, storage,
                                  startup, plan, xl)}
 
 

@@ -83,7 +83,13 @@ def write_inputs(variant, folder):
     whole = torch_reference.MODEL.format(**CONFIG)
     text += whole[whole.index("training:"):]
     info = {key: v[key] for key in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn")}
-    info.update(vocab=CONFIG["vocab"], context=CONFIG["context"], tied_embeddings=int(v["tied"]))
+    scaling = v["scaling"] or {}
+    info.update(vocab=CONFIG["vocab"], context=CONFIG["context"], tied_embeddings=int(v["tied"]),
+                qkv_bias=int(v["qkv_bias"]), norm_eps=float(v["norm_eps"]),
+                rope_theta=float(v["rope_theta"]),
+                rope_original_context=scaling.get("original_context", 0),
+                **{"rope_" + key: float(scaling.get(key, 0))
+                   for key in ("factor", "low_freq_factor", "high_freq_factor")})
     torch_reference.write_inputs(folder, text, list(tensors(variant)),
                                  {"name": "torch-llama", "family": "llama", **info})
 

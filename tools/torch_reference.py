@@ -142,8 +142,10 @@ def model_info():
     info = {key: CONFIG[key] for key in ("layers", "hidden", "heads")}
     info.update(kv_heads=CONFIG["heads"], head_dim=CONFIG["hidden"] // CONFIG["heads"],
                 ffn=CONFIG["ffn"], vocab=CONFIG["vocab"], context=CONFIG["context"],
-                tied_embeddings=1)
-    return {"name": "torch-reference", "family": "gpt2", **info}
+                tied_embeddings=1, qkv_bias=0, rope_original_context=0)
+    reals = dict.fromkeys(("norm_eps", "rope_theta", "rope_factor", "rope_low_freq_factor",
+                           "rope_high_freq_factor"), 0.0)
+    return {"name": "torch-reference", "family": "gpt2", **info, **reals}
 
 
 def write_checkpoint(folder, listed, model, seed):
@@ -170,9 +172,11 @@ def write_checkpoint(folder, listed, model, seed):
         files[state + ".safetensors"] = {"bytes": len(text) + at, "header": f"{xxh64(text):016x}"}
         sums[state] = [f"{element_sum(values):016x}" for values in data]
     manifest = {
-        "format": "zinf checkpoint", "version": 2, "step": 0, "data_position": 0,
+        "format": "zinf checkpoint", "version": 3, "step": 0, "data_position": 0,
         "seed": seed, "loss_scale": "0x1p+0", "plan_hash": f"{0:016x}",
-        "model": {**model, "n_params": sum(len(values) for _, _, values in rows) // 4},
+        "model": {**{key: value.hex() if isinstance(value, float) else value
+                     for key, value in model.items()},
+                  "n_params": sum(len(values) for _, _, values in rows) // 4},
         "files": files,
         "tensors": [{"name": name, "shape": list(shape),
                      **{state: sums[state][i] for state in sums}}

@@ -58,7 +58,7 @@ zinf_status trainer_plan_ranks(const trainer_model *model, bool unified, unsigne
     int n;
 
     trainer_model_text(model, text);
-    if (zinf_model_parse("model", text, strlen(text), &m, err))
+    if (zinf_model_parse("model", text, strlen(text), NULL, &m, err))
         return err->status;
     snprintf(text, sizeof text, cluster_text, ranks, unified ? "true" : "false");
     if (zinf_cluster_parse("cluster", text, strlen(text), &cluster, err))

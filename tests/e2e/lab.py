@@ -106,6 +106,11 @@ class Lab:
         self.known = {}
         self.text = self.file("text", self.prose(4000).encode())
 
+    def sanitized(self):
+        with open(self.run_command, "rb") as file:
+            program = file.read()
+        return b"__asan_init" in program or b"__tsan_init" in program
+
     def close(self):
         shutil.rmtree(self.folder)
 

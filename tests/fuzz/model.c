@@ -7,7 +7,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     zinf_model model;
     zinf_error err = {0};
 
-    const zinf_status status = zinf_model_parse("model.yaml", (const char *)data, n, &model, &err);
+    const zinf_status status = zinf_model_parse("model.yaml", (const char *)data, n, NULL, &model,
+                                                &err);
     fuzz_check_error(status, &err);
     if (status == ZINF_OK) {
         fuzz_accepted = 1;

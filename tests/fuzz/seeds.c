@@ -1,4 +1,5 @@
-/* tests/fuzz/seeds.c - writes the seeds that are no text: good plans, checkpoints, token files.
+/* tests/fuzz/seeds.c - writes the seeds that are no text: good plans, checkpoints, token files,
+ * headers of safetensors files.
  *
  * usage: seeds CORPUS      the directory of the corpora
  */
@@ -111,6 +112,28 @@ static void tokens(void)
     }
 }
 
+static void safetensors(void)
+{
+    static const char text[] =
+        "{\"__metadata__\":{\"format\":\"pt\"},\"h.0.w\":{\"dtype\":\"F32\",\"shape\":[2,3],"
+        "\"data_offsets\":[0,24]},\"h.0.b\":{\"dtype\":\"BF16\",\"shape\":[4],\"data_offsets\":"
+        "[24,32]},\"mask\":{\"dtype\":\"BOOL\",\"shape\":[],\"data_offsets\":[32,33]}}  ";
+    const uint64_t follow = 33, n = sizeof text - 1, size = 8 + n + follow;
+    FILE *framed = fopen(name("safetensors", "good-framed"), "wb");
+    FILE *whole = fopen(name("safetensors", "good-whole"), "wb");
+
+    FUZZ_EXPECT(framed && whole);
+    fputc(1, framed);
+    fwrite(&follow, 8, 1, framed);
+    fwrite(text, 1, n, framed);
+    fputc(0, whole);
+    fwrite(&size, 8, 1, whole);
+    fwrite(&n, 8, 1, whole);
+    fwrite(text, 1, n, whole);
+    fclose(framed);
+    fclose(whole);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -121,5 +144,6 @@ int main(int argc, char **argv)
     plans();
     checkpoint();
     tokens();
+    safetensors();
     return 0;
 }

@@ -24,7 +24,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 
     FUZZ_EXPECT(text);
     if (!model.layers) {
-        FUZZ_EXPECT(zinf_model_parse("m", model_text, strlen(model_text), &model, &err) == ZINF_OK);
+        FUZZ_EXPECT(zinf_model_parse("m", model_text, strlen(model_text), NULL, &model, &err) ==
+                    ZINF_OK);
         FUZZ_EXPECT(zinf_cluster_parse("c", cluster_text, strlen(cluster_text), &cluster, &err) ==
                     ZINF_OK);
     }

@@ -11,10 +11,12 @@
 #
 # usage: promise.py ZINF_PLAN ZINF_RUN
 import json
+import math
 import os
 import random
 import resource
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -53,6 +55,34 @@ training:
   clip: 1.0
   seed: 1337
 """.format(name=name, **keys))
+
+
+def hugging_face(layers=4, hidden=384, heads=6, vocab=256, context=64):
+    """A directory of the same model, all weights 0: the file has holes only."""
+    folder = path("hf")
+    shutil.rmtree(folder, ignore_errors=True)
+    os.mkdir(folder)
+    with open(os.path.join(folder, "config.json"), "w") as out:
+        json.dump(dict(model_type="gpt2", n_layer=layers, n_embd=hidden, n_head=heads,
+                       vocab_size=vocab, n_positions=context), out)
+    shapes = {"wte.weight": [vocab, hidden], "wpe.weight": [context, hidden]}
+    for layer in range(layers):
+        for name, shape in {"ln_1": [hidden], "ln_2": [hidden], "attn.c_attn": [hidden, 3 * hidden],
+                            "attn.c_proj": [hidden, hidden], "mlp.c_fc": [hidden, 4 * hidden],
+                            "mlp.c_proj": [4 * hidden, hidden]}.items():
+            shapes[f"h.{layer}.{name}.weight"] = shape
+            shapes[f"h.{layer}.{name}.bias"] = shape[-1:]
+    shapes.update({"ln_f.weight": [hidden], "ln_f.bias": [hidden]})
+    header, at = {}, 0
+    for name, shape in shapes.items():
+        end = at + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header).encode()
+    with open(os.path.join(folder, "model.safetensors"), "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text)
+        out.truncate(8 + len(text) + at)
+    return folder
 
 
 def cluster(name, device=2 << 30, host=4 << 30, cores=2):
@@ -127,8 +157,8 @@ def check_total(what, summary, total=None, least=NOISE):
     assert sum(summary["measured"][t] for t in ("device", "host")) == summary["peak_rss_bytes"]
 
 
-def phases(output, total, least=NOISE):
-    save = path("save")
+def phases(output, total, least=NOISE, **shape):
+    save, exported = path("save"), path("exported")
     shutil.rmtree(save, ignore_errors=True)
     check_total("init and export", run(output, "--steps", "0"), total, least)
     check_total("steps, validation, saving",
@@ -136,6 +166,10 @@ def phases(output, total, least=NOISE):
                     "--save", save), total, least)
     check_total("resuming and sampling",
                 run(output, "--steps", "3", "--resume", save, "--sample", "2"), total, least)
+    shutil.rmtree(exported, ignore_errors=True)
+    check_total("loading, exporting and evaluating a Hugging Face model",
+                run(output, "--init", hugging_face(**shape), "--steps", "0", "--export", exported,
+                    "--eval", path("short")), total, least)
     check_total("tracing", run(output, "--steps", "1", "--trace", path("trace")), None, least)
 
 
@@ -144,19 +178,19 @@ def phases(output, total, least=NOISE):
 def every_phase_holds_what_was_announced_with_states_on_the_device():
     p = plan("plan", model("wide", layers=8), cluster("big"), on("device", "tiles=1"))
     assert announced(p) > 200 << 20
-    phases("plan", announced(p))
+    phases("plan", announced(p), layers=8)
 
 
 def every_phase_holds_what_was_announced_with_states_on_the_host():
     p = plan("plan", model("wide", layers=8), cluster("big"), on("host", "tiles=2"))
-    phases("plan", announced(p))
+    phases("plan", announced(p), layers=8)
 
 
 def every_phase_holds_what_was_announced_with_states_on_nvme():
     p = plan("plan", model("broad", hidden=1024, heads=8, layers=1), cluster("big"),
              on("nvme", "tiles=1"))
     assert 100 << 20 < announced(p)
-    phases("plan", announced(p))
+    phases("plan", announced(p), hidden=1024, heads=8, layers=1)
 
 
 def twenty_thousand_instructions_are_counted():
@@ -169,7 +203,7 @@ def twenty_thousand_instructions_are_counted():
 
 def a_tiny_plan_stays_below_its_total():
     p = plan("plan", model("tiny", layers=1, hidden=64, heads=2), cluster("big"), on("nvme"))
-    phases("plan", announced(p), least=0.3)  # how much of the libraries is resident varies
+    phases("plan", announced(p), least=0.3, layers=1, hidden=64, heads=2)  # how much of the libraries is resident varies
 
 
 def the_total_covers_onednn():
@@ -186,6 +220,9 @@ def a_run_limited_to_the_announced_total_succeeds():
     how = {"preexec_fn": limited(DATA=announced(p))}
     run("plan", "--steps", "2", "--val", path("text"), "--val-batches", "1", "--save", save, **how)
     run("plan", "--steps", "3", "--resume", save, **how)
+    shutil.rmtree(path("exported"), ignore_errors=True)
+    run("plan", "--steps", "1", "--init", hugging_face(layers=8), "--export", path("exported"),
+        **how)
     p = plan("plan", model("wide", layers=8), cluster("big"), on("nvme", "tiles=2"))
     for engine in "threads", "uring":
         run("plan", "--steps", "1", "--engine", engine, preexec_fn=limited(DATA=announced(p)))
@@ -340,6 +377,7 @@ def a_vocabulary_of_256k_plans_and_its_analogue_runs():
 def main():
     global count, failures
     generator = random.Random(1)
+    write("short", 1000 * "x")
     write("text", "".join(generator.choice("etaoin shrdlu\n") for _ in range(40000)))
     for test in [t for t in globals().values()
                  if callable(t) and getattr(t, "__module__", "") == "__main__"

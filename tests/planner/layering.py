@@ -17,7 +17,7 @@ FLAGS = ([] if os.uname().machine != "x86_64" else
           "-mavx512bf16", "-mamx-tile", "-mamx-bf16"])
 # The contract that the planner may see. initial.h, rate.h and params_hash.h are the runtime's.
 CONTRACT = {"runtime/" + h + ".h" for h in ("plan", "opcodes", "error", "timeline", "checker",
-                                         "files", "overhead")}
+                                         "files", "overhead", "hf_config")}
 CONTRACT |= {"kernels/dtype.h", "kernels/kernels.h"}
 
 

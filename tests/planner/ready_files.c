@@ -55,7 +55,7 @@ static void check_model(const char *path, const char *stem)
     zinf_model m;
     zinf_error err = {0};
 
-    CHECK_MESSAGE(!zinf_model_read(path, &m, &err), "%s", err.text);
+    CHECK_MESSAGE(!zinf_model_read(path, NULL, &m, NULL, &err), "%s", err.text);
     CHECK_MESSAGE(!strcmp(m.name, stem), "%s is called %s", stem, m.name);
     double promised = promised_params(stem), exact = (double)zinf_model_params(&m);
     double eq1 = zinf_eq1_params((double)m.layers, (double)m.hidden);
@@ -115,7 +115,7 @@ static void table_1_has_the_papers_batches(void)
         zinf_model m;
         zinf_error err = {0};
         snprintf(path, sizeof path, "%.500s/models/%s.yaml", source_root, rows[i].stem);
-        CHECK_MESSAGE(!zinf_model_read(path, &m, &err), "%s", err.text);
+        CHECK_MESSAGE(!zinf_model_read(path, NULL, &m, NULL, &err), "%s", err.text);
         CHECK_MESSAGE(m.layers == rows[i].layers && m.hidden == rows[i].hidden &&
                       m.global_batch == rows[i].global_batch && m.sequence == 1024, "%s",
                       rows[i].stem);

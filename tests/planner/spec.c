@@ -22,7 +22,7 @@ static zinf_status parse(bool is_cluster, const char *text, size_t n, zinf_error
 
     *err = (zinf_error){0};
     return is_cluster ? zinf_cluster_parse("t.yaml", text, n, &cluster, err) :
-        zinf_model_parse("t.yaml", text, n, &model, err);
+        zinf_model_parse("t.yaml", text, n, NULL, &model, err);
 }
 
 static struct {
@@ -102,7 +102,7 @@ static void defaults_are_filled_in(void)
     zinf_model m;
     zinf_error err = {0};
 
-    CHECK(!zinf_model_parse("t", small_model, strlen(small_model), &m, &err));
+    CHECK(!zinf_model_parse("t", small_model, strlen(small_model), NULL, &m, &err));
     CHECK(m.kv_heads == 4 && m.head_dim == 16 && m.ffn == 256 && m.sequence == 128);
     CHECK(m.precision == ZINF_BF16 && m.tied_embeddings && m.seed == 1337);
     CHECK(!strcmp(m.optimizer, "adamw") && m.lr == 6e-4 && m.beta1 == 0.9 && m.beta2 == 0.95);
@@ -123,7 +123,7 @@ static void given_values_are_kept(void)
     zinf_model m;
     zinf_error err = {0};
 
-    CHECK_MESSAGE(!zinf_model_parse("t", text, strlen(text), &m, &err), "%s", err.text);
+    CHECK_MESSAGE(!zinf_model_parse("t", text, strlen(text), NULL, &m, &err), "%s", err.text);
     CHECK(!strcmp(m.name, "x") && m.ffn == 100 && m.sequence == 64 && m.global_batch == 6);
     CHECK(m.precision == ZINF_F32 && m.seed == 9007199254740992u && m.lr == 0 && m.beta1 == 0);
     CHECK(m.beta2 == 0.5 && m.eps == 1e-6 && m.weight_decay == 0 && m.clip == 0);
@@ -141,17 +141,17 @@ static void a_llama_is_read_with_its_defaults(void)
     zinf_error err = {0};
 
     snprintf(whole, sizeof whole, text, "");
-    CHECK_MESSAGE(!zinf_model_parse("t", whole, strlen(whole), &m, &err), "%s", err.text);
+    CHECK_MESSAGE(!zinf_model_parse("t", whole, strlen(whole), NULL, &m, &err), "%s", err.text);
     CHECK(m.kv_heads == 3 && m.head_dim == 10 && !m.tied_embeddings && !m.qkv_bias);
     CHECK(m.norm_eps == 1e-5 && m.rope_theta == 1e4 && m.rope_scaling.factor == 0);
     CHECK(m.rope_scaling.original_context == 0);
     snprintf(whole, sizeof whole, text, ", rope_scaling: {type: llama3, factor: 8}, norm_eps: 1e-6,"
              " qkv_bias: true, rope_theta: 5e5");
-    CHECK_MESSAGE(!zinf_model_parse("t", whole, strlen(whole), &m, &err), "%s", err.text);
+    CHECK_MESSAGE(!zinf_model_parse("t", whole, strlen(whole), NULL, &m, &err), "%s", err.text);
     CHECK(m.norm_eps == 1e-6 && m.rope_theta == 5e5 && m.qkv_bias);
     CHECK(m.rope_scaling.factor == 8 && m.rope_scaling.low_freq_factor == 1);
     CHECK(m.rope_scaling.high_freq_factor == 4 && m.rope_scaling.original_context == 8192);
-    CHECK(!zinf_model_parse("t", small_model, strlen(small_model), &m, &err));
+    CHECK(!zinf_model_parse("t", small_model, strlen(small_model), NULL, &m, &err));
     CHECK(m.norm_eps == 0 && m.rope_theta == 0 && m.rope_scaling.factor == 0); /* gpt2: none */
 }
 
@@ -245,7 +245,7 @@ static void nothing_is_written_on_failure(void)
 
     memset(pattern, 0xA5, sizeof pattern);
     memset(&m, 0xA5, sizeof m);
-    CHECK(zinf_model_parse("t", "model: {layers: 2}", 18, &m, &err) == ZINF_BAD_INPUT);
+    CHECK(zinf_model_parse("t", "model: {layers: 2}", 18, NULL, &m, &err) == ZINF_BAD_INPUT);
     CHECK(!memcmp(&m, pattern, sizeof m));
 }
 
@@ -339,10 +339,10 @@ static void an_unreadable_file_names_the_reason(void)
     zinf_model m;
     zinf_error err = {0};
 
-    CHECK(zinf_model_read("/nonexistent/m.yaml", &m, &err) == ZINF_BAD_INPUT);
+    CHECK(zinf_model_read("/nonexistent/m.yaml", NULL, &m, NULL, &err) == ZINF_BAD_INPUT);
     CHECK(!strcmp(err.text, "cannot open \"/nonexistent/m.yaml\": No such file or directory"));
     err = (zinf_error){0};
-    CHECK(zinf_model_read("/", &m, &err) == ZINF_BAD_INPUT);
+    CHECK(zinf_cluster_read("/", &(zinf_cluster){0}, &err) == ZINF_BAD_INPUT);
     CHECK(!strcmp(err.text, "cannot read \"/\": Is a directory"));
 }
 
@@ -362,12 +362,65 @@ static void a_huge_file_is_refused_unread(void)
         fputs("# a comment\n", file);
     int truncated = ftruncate(fileno(file), 100 << 20); /* sparse */
     fclose(file);
-    zinf_status status = zinf_model_read(path, &m, &err);
+    zinf_status status = zinf_model_read(path, NULL, &m, NULL, &err);
     unlink(path);
     rmdir(dir);
     CHECK(!truncated);
     CHECK(status == ZINF_BAD_INPUT);
     CHECK_MESSAGE(strstr(err.text, "m.yaml:1:1: larger than 1 MiB"), "%s", err.text);
+}
+
+/* ---- --set ---- */
+
+static zinf_status set(const char *assignment, zinf_model *ret_model, zinf_error *err)
+{
+    const zinf_overrides overrides = {&assignment, 1};
+
+    *err = (zinf_error){0};
+    return zinf_model_parse("t.yaml", small_model, strlen(small_model), &overrides, ret_model,
+                            err);
+}
+
+static void settings_of_the_training_take_the_files_place(void)
+{
+    zinf_error err;
+    zinf_model m;
+
+    CHECK_MESSAGE(!set("training.global_batch=6", &m, &err), "%s", err.text);
+    CHECK(m.global_batch == 6);
+    CHECK(!set("training.optimizer.lr=1e-3", &m, &err) && m.lr == 1e-3 && m.min_lr == 1e-4);
+    CHECK(!set("training.optimizer.betas=[0.8, 0.9]", &m, &err) && m.beta1 == 0.8);
+    CHECK(!set("training.precision=fp32", &m, &err) && m.precision == ZINF_F32);
+    CHECK(!set("model.name=other one", &m, &err) && !strcmp(m.name, "other one"));
+    const char *both[] = {"training.clip=2", "training.clip=3"};
+    const zinf_overrides two = {both, 2};
+    CHECK(!zinf_model_parse("t", small_model, strlen(small_model), &two, &m, &err) && m.clip == 3);
+}
+
+static void bad_settings_of_the_training_are_named(void)
+{
+    static const char *const cases[][2] = {
+        {"training.global_batch=0", "--set: training.global_batch is out of range"},
+        {"training.global_batch=", "training.global_batch expects an integer"},
+        {"training.global_batch=x y", "training.global_batch expects an integer"},
+        {"training.globalbatch=2", "did you mean \"training.global_batch\"?"},
+        {"training.optimizer={lr: 1}", "unknown key"},
+        {"training.sequence", "expected KEY=VALUE"},
+        {"training.sequence=999999", "--set: training.sequence (999999) is longer than"},
+        {"training.clip=1\nw: 2", "more than one value"},
+        {"training.clip=[", "not valid YAML"},
+        {"training.clip=&a 1", "anchors"},
+        {"model.layers=3", "only the name can be set here"},
+        {"model.nam=3", "unknown key"},
+    };
+    zinf_error err;
+    zinf_model m;
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        CHECK_MESSAGE(set(cases[i][0], &m, &err) == ZINF_BAD_INPUT, "%s", cases[i][0]);
+        CHECK_MESSAGE(strstr(err.text, cases[i][1]) && strstr(err.text, "--set"), "%s: %s",
+                      cases[i][0], err.text);
+    }
 }
 
 /* Every prefix, and thousands of seeded changes of one to three bytes. */
@@ -429,6 +482,8 @@ int main(int argc, char **argv)
     RUN(a_long_value_is_quoted_in_part);
     RUN(an_unreadable_file_names_the_reason);
     RUN(a_huge_file_is_refused_unread);
+    RUN(settings_of_the_training_take_the_files_place);
+    RUN(bad_settings_of_the_training_are_named);
     RUN(damaged_models_fail_with_a_position);
     RUN(damaged_clusters_fail_with_a_position);
     run_cases();

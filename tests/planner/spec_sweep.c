@@ -81,7 +81,7 @@ static bool accepts(edit change, zinf_error *ret_err, unsigned *ret_line, unsign
     if (is_cluster)
         status = zinf_cluster_parse("t.yaml", text, n, &cluster, ret_err);
     else
-        status = zinf_model_parse("t.yaml", text, n, &model, ret_err);
+        status = zinf_model_parse("t.yaml", text, n, NULL, &model, ret_err);
     if (!status)
         return true;
     CHECK(status == ZINF_BAD_INPUT && ret_err->status == status);

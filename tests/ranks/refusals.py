@@ -7,6 +7,9 @@ import crew as base
 import tap
 from lab import main, tiers
 
+sys.path.insert(0, os.path.join(base.HERE, "..", "safety"))
+from stored import Stored  # noqa: E402
+
 crew = base.Crew(*sys.argv[1:3])
 MODEL = dict(layers=1, steps=3)
 PLAIN = {**tiers("device"), "micro_batch": 1, "tiles": 1, "checkpoint_interval": 1}
@@ -103,6 +106,19 @@ def a_batch_that_ranks_cannot_share_is_answered_with_advice():
                            "another --set micro_batch\n"), done.stderr
 
 
+def a_step_that_is_not_finite_is_agreed_by_all():
+    saved, path = crew.path("saved"), plan(2, layers=2)
+    crew.sail(2, path, "--steps", "1", save=saved)
+    stored = Stored(saved)
+    stored.state["master"]["transformer.h.1.mlp.c_proj.weight"][3] = 3e38
+    stored.write()
+    done = crew.sail(2, path, "--resume", saved, code=1)
+    assert done.stderr.count("zinf-run: ") == 2, done.stderr  # that it resumed, and this
+    text = [line for line in done.stderr.splitlines() if line.startswith("zinf-run: ")][1]
+    assert text.startswith("zinf-run: step 2: the loss is ") and " at row " in text and \
+        'the largest weight is 3e+38, in "transformer.h.1.mlp.c_proj.weight"' in text, text
+
+
 def zinf_without_the_launchers_module_says_so():
     if not crew.launchers:
         raise tap.Skip("no MPI")
@@ -122,5 +138,6 @@ main(crew, [
     what_one_rank_cannot_do_ends_all_with_its_words,
     a_checkpoint_that_not_every_rank_has_is_refused,
     a_batch_that_ranks_cannot_share_is_answered_with_advice,
+    a_step_that_is_not_finite_is_agreed_by_all,
     zinf_without_the_launchers_module_says_so,
 ])

@@ -122,6 +122,31 @@ sed -i 's/"vocab": 256/"vocab": 512/' save2/step-*/manifest.json
 expect 2 "a manifest that was edited" "$run" plan --data text --resume save2
 rm "save2/${file#save/}"
 expect 2 "a checkpoint with a file missing" "$run" plan --data text --resume save2
+
+# ---- a Hugging Face directory, made by an export ----
+expect 0 "an export" "$run" plan --data text --steps 1 --export hf
+expect 0 "a plan of the exported model" "$plan" hf "$cluster" --set threads=1 --set model.name=nano \
+    --set training.sequence=8 --set training.global_batch=2 -o hfplan
+expect 0 "a run from it, exported in shards and bf16" "$run" hfplan --init hf --data text --steps 1 \
+    --eval text --export hf2 --export-dtype bf16 --export-shard 500
+expect 0 "an evaluation from shards" "$run" hfplan --init hf2 --eval text
+expect 0 "an evaluation of a checkpoint" "$run" plan --resume save --eval text
+expect 2 "an export onto a directory that is there" "$run" plan --resume save --export hf
+expect 2 "an export onto a file" "$run" plan --resume save --export text
+expect 2 "--init of a directory that is not there" "$run" hfplan --init none --eval text
+expect 2 "--init of a checkpoint" "$run" hfplan --init save --eval text
+expect 2 "an evaluation of no file" "$run" hfplan --init hf --eval none
+cp -r hf bad && echo '{"model_type": "gpt2",' > bad/config.json
+expect 2 "a plan of a broken config.json" "$plan" bad "$cluster"
+expect 2 "--init of a broken config.json" "$run" hfplan --init bad --eval text
+sed 's/"n_layer": *1/"n_layer": 2/' hf/config.json > bad/config.json
+expect 2 "--init of another model" "$run" hfplan --init bad --eval text
+cp hf/config.json bad && truncate -s 9000 bad/model.safetensors
+expect 2 "--init of weights cut short" "$run" hfplan --init bad --eval text
+cp -r hf2 bad2 && rm bad2/model-00001-*
+expect 2 "--init without a shard" "$run" hfplan --init bad2 --eval text
+echo '{"weight_map": 7}' > bad2/model.safetensors.index.json
+expect 2 "--init with a broken index" "$run" hfplan --init bad2 --eval text
 expect 4 "a log that cannot be written" "$run" plan --data text --log none/log
 echo "1..$count"
 exit $failures

@@ -98,7 +98,7 @@ static zinf_plan make_plan(void)
     return (zinf_plan){
         .model = {.name = "tiny", .family = "gpt2", .layers = 1, .hidden = 5, .heads = 1,
                   .kv_heads = 1, .head_dim = 5, .ffn = 20, .vocab = 37, .context = 8,
-                  .tied_embeddings = 1, .n_params = 224},
+                  .tied_embeddings = 1, .n_params = 224, .norm_eps = 1e-5},
         .tensors = tensors, .n_tensors = N_TENSORS};
 }
 
@@ -704,14 +704,17 @@ static void another_model_is_refused_by_its_first_difference(void)
 
     start_anew();
     CHECK(!save(9));
-    for (int which = 0; which < 6; which++) {
+    for (int which = 0; which < 9; which++) {
         zinf_plan plan = make_plan();
         zinf_tensor others[N_TENSORS];
         const char *const expected[][3] = {
             {"hidden 5", "has 6", "another model"}, {"family \"gpt2\"", "\"llama\"", ""},
             {"[37,5]", "[38,5]", "transformer.wte.weight"},
             {"ln_1.bias", "expected \"other\"", "tensor 1"}, {"3 tensors", "has 2", ""},
-            {"name \"tiny\"", "\"big\"", "renamed"}};
+            {"name \"tiny\"", "\"big\"", "renamed"},
+            {"norm_eps 1e-05", "has 1e-06", "another model"},
+            {"rope_theta 0", "has 10000", "another model"},
+            {"rope_original_context 0", "has 8192", "another model"}};
         memcpy(others, tensors, sizeof others);
         plan.tensors = others;
         if (which == 0)
@@ -726,6 +729,12 @@ static void another_model_is_refused_by_its_first_difference(void)
             plan.n_tensors = 2;
         if (which == 5)
             strcpy(plan.model.name, "big");
+        if (which == 6)
+            plan.model.norm_eps = 1e-6;
+        if (which == 7)
+            plan.model.rope_theta = 1e4;
+        if (which == 8)
+            plan.model.rope_original_context = 8192;
         clear();
         CHECK(zinf_checkpoint_open(directory, &plan, 0, 1, &r, &progress, &err) == ZINF_BAD_INPUT);
         CHECK(!r);

@@ -1,6 +1,6 @@
 #!/bin/bash
-# tests/tools/test_options.sh - tools/test and tools/quickstart refuse wrong options before they do
-# anything. $1 is the folder of the tools.
+# tests/tools/test_options.sh - the scripts of tools/ refuse wrong options before they do anything.
+# $1 is the folder of the tools.
 tools=$1
 count=0 failures=0
 
@@ -31,6 +31,31 @@ check "tools/quickstart refuses a text that is not there" 2 '--text "/nonexisten
     "$tools/quickstart" --text /nonexistent
 check "tools/quickstart refuses an option without its value" 2 '"--work" needs a value' \
     "$tools/quickstart" --work
+check "tools/finetune names an unknown option" 2 'unknown option "--stepz"' \
+    "$tools/finetune" --stepz 3
+check "tools/finetune has help" 0 '--model HF_DIR' "$tools/finetune" --help
+check "tools/finetune refuses zero steps" 2 '--steps "0"' "$tools/finetune" --steps 0
+check "tools/finetune refuses a model that is not there" 2 '--model "/nonexistent"' \
+    "$tools/finetune" --model /nonexistent
+check "tools/tokenize has help" 0 '--separator TOKEN' "$tools/tokenize" --help
+check "tools/tokenize needs arguments" 2 'usage:' "$tools/tokenize"
+# a virtual environment whose pip cannot install: no network
+work=$(mktemp -d "${TMPDIR:-/tmp}/zinf-options-XXXXXX")
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/bin"
+printf '#!/bin/sh\nexit 1\n' > "$work/bin/python"
+chmod +x "$work/bin/python"
+check "tools/tokenize without network says so" 4 'it needs the network, once' \
+    env ZINF_VENV="$work" "$tools/tokenize" tokenizer.json text -o out.bin
+# a package that is not there is missed whether its version is stated or not
+mkdir -p "$work/real/bin"
+printf '#!/bin/sh\nexec python3 "$@"\n' > "$work/real/bin/python"
+chmod +x "$work/real/bin/python"
+for package in zinf-no-such-package zinf-no-such-package==1.0; do
+    check "$package is missed" 4 "pip could not install $package" \
+        env ZINF_VENV="$work/real" PIP_NO_INDEX=1 PIP_FIND_LINKS= \
+        bash -c '. "$1/packages"; . "$1/venv"; zinf_need_venv "$2"' bash "$tools" "$package"
+done
 
 echo "1..$count"
 exit $((failures > 0))

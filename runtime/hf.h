@@ -1,0 +1,49 @@
+/* runtime/hf.h - the weights of a Hugging Face directory, in and out: config.json beside
+ * model.safetensors, or its shards and model.safetensors.index.json.
+ *
+ * Any range of elements of any tensor of the plan can be asked for or given: GPT-2's linears,
+ * which are stored [in][out], are turned on the way, through a buffer of ZINF_HF_CHUNK bytes. Only
+ * where each tensor lies is kept in memory.
+ */
+#ifndef ZINF_RUNTIME_HF_H
+#define ZINF_RUNTIME_HF_H
+
+#include <stdint.h>
+
+#include "runtime/error.h"
+#include "runtime/plan.h"
+
+enum { ZINF_HF_CHUNK = 1 << 18 };
+
+typedef struct zinf_hf_reader zinf_hf_reader;
+typedef struct zinf_hf_writer zinf_hf_writer;
+
+/* Checks that config.json is the plan's model, all headers, names and shapes (the base model's
+ * prefix may be missing), and that a stored head of tied embeddings equals them. The plan must
+ * outlive the reader. */
+zinf_status zinf_hf_open(const char *directory, const zinf_plan *plan,
+                         zinf_hf_reader **ret_reader, zinf_error *err);
+/* Elements [first, first + n) of the tensor, row major as in the plan, from F32, F16 or BF16. */
+zinf_status zinf_hf_get(zinf_hf_reader *reader, uint32_t tensor, uint64_t first, uint64_t n,
+                        float *ret_values, zinf_error *err);
+void zinf_hf_close(zinf_hf_reader *reader); /* accepts NULL */
+
+typedef struct zinf_hf_options {
+    const char *from;     /* directory whose config.json and tokenizer are taken over, or NULL */
+    uint32_t dtype;       /* ZINF_F32 or ZINF_BF16 */
+    uint64_t shard_bytes; /* most bytes of tensors in a file that has several */
+} zinf_hf_options;
+
+/* The directory must be new or empty. It is built under a temporary name beside it, with files of
+ * full size (free space is checked first). The plan must outlive the writer. */
+zinf_status zinf_hf_create(const char *directory, const zinf_plan *plan,
+                           const zinf_hf_options *options, zinf_hf_writer **ret_writer,
+                           zinf_error *err);
+/* Elements [first, first + n) of the tensor, row major as in the plan. Each element once. */
+zinf_status zinf_hf_put(zinf_hf_writer *writer, uint32_t tensor, uint64_t first, uint64_t n,
+                        const float *values, zinf_error *err);
+/* Checks that every element was put, syncs, renames. The writer is freed, also on failure. */
+zinf_status zinf_hf_commit(zinf_hf_writer *writer, zinf_error *err);
+void zinf_hf_abandon(zinf_hf_writer *writer); /* removes the temporary; NULL ok */
+
+#endif

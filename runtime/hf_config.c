@@ -1,0 +1,559 @@
+/* runtime/hf_config.c - see hf_config.h. Fields and their defaults are those of transformers'
+ * GPT2Config, LlamaConfig, MistralConfig and Qwen2Config; null is as good as absent.
+ */
+#include "runtime/hf_config.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/json.h"
+
+enum { MOST_BYTES = 1 << 20, DEPTH = 16 };
+
+typedef enum family { GPT2, LLAMA, MISTRAL, QWEN2, N_FAMILIES } family;
+static const char *const family_names[N_FAMILIES] = {"gpt2", "llama", "mistral", "qwen2"};
+
+typedef struct reader {
+    const char *name;
+    json_object *config;
+    family family;
+    zinf_hf_config *out;
+    zinf_error *err;
+} reader;
+
+__attribute__((format(printf, 2, 3)))
+static zinf_status refuse(const reader *r, const char *format, ...)
+{
+    char text[600];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return zinf_fail(r->err, ZINF_BAD_INPUT, "\"%.300s\": %s", r->name, text);
+}
+
+__attribute__((format(printf, 2, 3)))
+static void note(const reader *r, const char *format, ...)
+{
+    char *notes = r->out->notes;
+    const size_t n = strlen(notes), room = sizeof r->out->notes - n;
+    va_list args;
+
+    if (room < 8)
+        return;
+    snprintf(notes + n, room, "%s", n ? "; " : "");
+    va_start(args, format);
+    vsnprintf(notes + n + (n ? 2 : 0), room - (n ? 2 : 0), format, args);
+    va_end(args);
+}
+
+/* ---- values ---- */
+
+static json_object *get(json_object *object, const char *key)
+{
+    json_object *value = NULL;
+
+    json_object_object_get_ex(object, key, &value);
+    return value; /* NULL: absent or null */
+}
+
+/* fallback 0: the field is required. */
+static zinf_status get_count(const reader *r, json_object *from, const char *key, uint64_t fallback,
+                             uint64_t min, uint64_t max, uint64_t *ret_value)
+{
+    json_object *value = get(from, key);
+
+    if (!value && !fallback)
+        return refuse(r, "\"%s\" is missing", key);
+    *ret_value = fallback;
+    if (!value)
+        return ZINF_OK;
+    /* json-c holds what exceeds 64 bits as the largest number: out of range here */
+    if (!json_object_is_type(value, json_type_int) || json_object_get_int64(value) < 0 ||
+        json_object_get_uint64(value) < min || json_object_get_uint64(value) > max)
+        return refuse(r, "\"%s\" is %s; expected a whole number from %" PRIu64 " to %" PRIu64, key,
+                      zinf_json_show(value).text, min, max);
+    *ret_value = json_object_get_uint64(value);
+    return ZINF_OK;
+}
+
+/* fallback 0: the field is required. */
+static zinf_status get_real(const reader *r, json_object *from, const char *key, double fallback,
+                            double min, double max, double *ret_value)
+{
+    json_object *value = get(from, key);
+
+    if (!value && !(fallback > 0))
+        return refuse(r, "\"%s\" is missing", key);
+    *ret_value = fallback;
+    if (!value)
+        return ZINF_OK;
+    const bool is_number = json_object_is_type(value, json_type_int) ||
+                           json_object_is_type(value, json_type_double);
+    const double real = is_number ? json_object_get_double(value) : 0;
+    if (!is_number || !(real >= min && real <= max))
+        return refuse(r, "\"%s\" is %s; expected a number from %g to %g", key,
+                      zinf_json_show(value).text, min, max);
+    *ret_value = real;
+    return ZINF_OK;
+}
+
+static zinf_status get_flag(const reader *r, const char *key, bool fallback, bool *ret_value)
+{
+    json_object *value = get(r->config, key);
+
+    *ret_value = fallback;
+    if (!value)
+        return ZINF_OK;
+    if (!json_object_is_type(value, json_type_boolean))
+        return refuse(r, "\"%s\" is %s; expected true or false", key, zinf_json_show(value).text);
+    *ret_value = json_object_get_boolean(value);
+    return ZINF_OK;
+}
+
+/* ---- what is not built ---- */
+
+/* Fields that a model may have at this value only. */
+typedef struct fixed {
+    unsigned families; /* a bit each */
+    const char *key, *allowed; /* JSON texts, '|' between */
+    const char *why;
+} fixed;
+
+#define ALL (1u << GPT2 | 1u << LLAMA | 1u << MISTRAL | 1u << QWEN2)
+#define ROTARY (ALL & ~(1u << GPT2))
+static const fixed fixed_fields[] = {
+    {1u << GPT2, "activation_function", "\"gelu_new\"|\"gelu_pytorch_tanh\"", ""},
+    {1u << GPT2, "layer_norm_epsilon", "1e-05|1e-5|0.00001", ""},
+    {1u << GPT2, "scale_attn_weights", "true", ""},
+    {1u << GPT2, "scale_attn_by_inverse_layer_idx", "false", ""},
+    {1u << GPT2, "reorder_and_upcast_attn", "false", ""},
+    {1u << GPT2, "tie_word_embeddings", "true", " for gpt2"},
+    {ROTARY, "hidden_act", "\"silu\"|\"swish\"", ""},
+    {ROTARY, "attention_bias", "false", "; biases of q, k and v alone are qwen2's"},
+    {ROTARY, "mlp_bias", "false", ""},
+    {ROTARY, "rope_interleaved", "false", ""},
+    {ROTARY, "partial_rotary_factor", "1|1.0", ""},
+    {ROTARY, "use_sliding_window", "false", ": attention is full"},
+    {ALL, "add_cross_attention", "false", ""},
+    {ALL, "is_encoder_decoder", "false", ""},
+    {ALL, "pruned_heads", "{}", ""},
+    {ALL, "quantization_config", "", ": the weights must be F32, F16 or BF16"},
+    {ALL, "num_local_experts", "0", ": mixtures of experts"},
+    {ALL, "num_experts", "0", ": mixtures of experts"},
+    {ALL, "n_routed_experts", "0", ": mixtures of experts"},
+    {ALL, "num_experts_per_tok", "0", ": mixtures of experts"},
+};
+
+static bool is_among(json_object *value, const char *allowed)
+{
+    while (*allowed) {
+        const size_t n = strcspn(allowed, "|");
+        char text[64];
+        snprintf(text, sizeof text, "%.*s", (int)n, allowed);
+        json_object *other = json_tokener_parse(text);
+        const bool number = !json_object_is_type(value, json_type_string) &&
+                            !json_object_is_type(value, json_type_boolean) &&
+                            !json_object_is_type(value, json_type_object) &&
+                            !json_object_is_type(value, json_type_array) &&
+                            !json_object_is_type(other, json_type_boolean) &&
+                            !json_object_is_type(other, json_type_string) &&
+                            !json_object_is_type(other, json_type_object);
+        const bool equal = number ? json_object_get_double(value) == json_object_get_double(other)
+                                  : json_object_equal(value, other);
+        json_object_put(other);
+        if (equal)
+            return true;
+        allowed += n + (allowed[n] == '|');
+    }
+    return false;
+}
+
+static zinf_status check_fixed(const reader *r)
+{
+    for (size_t i = 0; i < sizeof fixed_fields / sizeof *fixed_fields; i++) {
+        const fixed *f = &fixed_fields[i];
+        json_object *value = get(r->config, f->key);
+        if (!(f->families >> r->family & 1) || !value || is_among(value, f->allowed))
+            continue;
+        char allowed[64];
+        snprintf(allowed, sizeof allowed, "%s", *f->allowed ? f->allowed : "null");
+        for (char *bar = strchr(allowed, '|'); bar; bar = strchr(bar, '|'))
+            *bar = ' ';
+        return refuse(r, "\"%s\" is %s, which is not supported%s; allowed: %s", f->key,
+                      zinf_json_show(value).text, f->why, allowed);
+    }
+    return ZINF_OK;
+}
+
+/* Attention to a window is full attention where no sequence is longer. */
+static zinf_status check_window(const reader *r)
+{
+    json_object *layers = get(r->config, "layer_types");
+    const zinf_model_info *m = &r->out->model;
+    uint64_t window;
+
+    if (layers && !json_object_is_type(layers, json_type_array))
+        return refuse(r, "\"layer_types\" is %s; expected a list", zinf_json_show(layers).text);
+    for (size_t i = 0; layers && i < json_object_array_length(layers); i++) {
+        json_object *type = json_object_array_get_idx(layers, i);
+        if (!json_object_is_type(type, json_type_string) ||
+            strcmp(json_object_get_string(type), "full_attention"))
+            return refuse(r, "\"layer_types\" has %s for layer %zu, which is not supported; "
+                          "allowed: \"full_attention\"", zinf_json_show(type).text, i);
+    }
+    /* of qwen2 it counts only with use_sliding_window, which is refused */
+    if (r->family == QWEN2)
+        return ZINF_OK;
+    const bool absent = !json_object_object_get_ex(r->config, "sliding_window", NULL);
+    const uint64_t fallback = r->family == MISTRAL && absent ? 4096 : m->context; /* null: none */
+    if (get_count(r, r->config, "sliding_window", fallback, 1, INT64_MAX, &window))
+        return r->err->status;
+    if (window < m->context)
+        return refuse(r, "\"sliding_window\" is %" PRIu64 ", below \"max_position_embeddings\" %"
+                      PRIu64 ": attention to a window is not supported; for sequences of at most %"
+                      PRIu64 " tokens it is full attention: copy the directory and write "
+                      "\"sliding_window\": null and \"max_position_embeddings\": %" PRIu64, window,
+                      m->context, window, window);
+    return ZINF_OK;
+}
+
+/* ---- rotary positions ---- */
+
+static zinf_status get_scaling(const reader *r, json_object *rope, const char *where)
+{
+    static const char *const known[] = {
+        "rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor",
+        "original_max_position_embeddings"};
+    zinf_model_info *m = &r->out->model;
+    json_object *type = get(rope, "rope_type") ? get(rope, "rope_type") : get(rope, "type");
+    const char *word = type ? json_object_get_string(type) : "default";
+
+    json_object_object_foreach(rope, key, value) {
+        bool found = !value;
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+            found |= !strcmp(key, known[i]);
+        if (!found)
+            return refuse(r, "\"%s\" has the field \"%s\", which is not supported", where,
+                          zinf_show(key).text);
+    }
+    if (type && (!json_object_is_type(type, json_type_string) ||
+                 (strcmp(word, "default") && strcmp(word, "llama3"))))
+        return refuse(r, "\"%s\" has the type %s, which is not supported; allowed: \"default\", "
+                      "\"llama3\"", where, zinf_json_show(type).text);
+    if (!strcmp(word, "default"))
+        return ZINF_OK;
+    if (get_real(r, rope, "factor", 0, 1, 1e6, &m->rope_factor) ||
+        get_real(r, rope, "low_freq_factor", 0, 1e-6, 1e6, &m->rope_low_freq_factor) ||
+        get_real(r, rope, "high_freq_factor", 0, 1e-6, 1e6, &m->rope_high_freq_factor) ||
+        get_count(r, rope, "original_max_position_embeddings", 0, 1, 1 << 24,
+                  &m->rope_original_context))
+        return r->err->status;
+    if (!(m->rope_high_freq_factor > m->rope_low_freq_factor))
+        return refuse(r, "\"%s\" has a high_freq_factor (%g) that does not exceed its "
+                      "low_freq_factor (%g)", where, m->rope_high_freq_factor,
+                      m->rope_low_freq_factor);
+    return ZINF_OK;
+}
+
+static zinf_status get_rope(const reader *r)
+{
+    /* transformers 5 writes the second, and the base into it */
+    static const char *const names[] = {"rope_scaling", "rope_parameters"};
+    zinf_model_info *m = &r->out->model;
+    double inner;
+
+    if (get_real(r, r->config, "rope_theta", 1e4, 1, 1e12, &m->rope_theta))
+        return r->err->status;
+    for (int i = 0; i < 2; i++) {
+        json_object *rope = get(r->config, names[i]);
+        if (!rope)
+            continue;
+        if (!json_object_is_type(rope, json_type_object))
+            return refuse(r, "\"%s\" is %s; expected an object", names[i],
+                          zinf_json_show(rope).text);
+        if (get_scaling(r, rope, names[i]) ||
+            get_real(r, rope, "rope_theta", m->rope_theta, 1, 1e12, &inner))
+            return r->err->status;
+        if (get(r->config, "rope_theta") && inner != m->rope_theta)
+            return refuse(r, "\"rope_theta\" is %g, and %g in \"%s\"", m->rope_theta, inner,
+                          names[i]);
+        m->rope_theta = inner;
+    }
+    if (get(r->config, names[0]) && get(r->config, names[1]) &&
+        !json_object_equal(get(r->config, names[0]), get(r->config, names[1])))
+        return refuse(r, "\"rope_scaling\" and \"rope_parameters\" differ; leave one out");
+    return ZINF_OK;
+}
+
+/* ---- families ---- */
+
+static zinf_status read_gpt2(const reader *r)
+{
+    zinf_model_info *m = &r->out->model;
+    json_object *c = r->config;
+
+    if (get_count(r, c, "n_layer", 0, 1, 100000, &m->layers) ||
+        get_count(r, c, "n_embd", 0, 1, 1 << 22, &m->hidden) ||
+        get_count(r, c, "n_head", 0, 1, 65536, &m->heads) ||
+        get_count(r, c, "n_inner", 4 * m->hidden, 1, 1 << 24, &m->ffn) ||
+        get_count(r, c, "vocab_size", 0, 2, INT32_MAX, &m->vocab) ||
+        get_count(r, c, "n_positions", 0, 1, 1 << 24, &m->context))
+        return r->err->status;
+    if (m->hidden % m->heads)
+        return refuse(r, "\"n_embd\" (%" PRIu64 ") is not a multiple of \"n_head\" (%" PRIu64 ")",
+                      m->hidden, m->heads);
+    m->kv_heads = m->heads;
+    m->head_dim = m->hidden / m->heads;
+    m->tied_embeddings = 1;
+    return ZINF_OK;
+}
+
+static zinf_status read_llama(const reader *r)
+{
+    zinf_model_info *m = &r->out->model;
+    json_object *c = r->config;
+    bool tied;
+
+    if (get_count(r, c, "num_hidden_layers", 0, 1, 100000, &m->layers) ||
+        get_count(r, c, "hidden_size", 0, 1, 1 << 22, &m->hidden) ||
+        get_count(r, c, "num_attention_heads", 0, 1, 65536, &m->heads) ||
+        get_count(r, c, "num_key_value_heads", r->family == LLAMA ? m->heads : 0, 1, 65536,
+                  &m->kv_heads) ||
+        get_count(r, c, "intermediate_size", 0, 1, 1 << 24, &m->ffn) ||
+        get_count(r, c, "vocab_size", 0, 2, INT32_MAX, &m->vocab) ||
+        get_count(r, c, "max_position_embeddings", 0, 1, 1 << 24, &m->context) ||
+        get_real(r, c, "rms_norm_eps", 1e-6, 1e-30, 1, &m->norm_eps) ||
+        get_flag(r, "tie_word_embeddings", false, &tied))
+        return r->err->status;
+    if (!get(c, "head_dim") && m->hidden % m->heads)
+        return refuse(r, "\"hidden_size\" (%" PRIu64 ") is not a multiple of "
+                      "\"num_attention_heads\" (%" PRIu64 "), and there is no \"head_dim\"",
+                      m->hidden, m->heads);
+    if (m->heads % m->kv_heads)
+        return refuse(r, "\"num_attention_heads\" (%" PRIu64 ") is not a multiple of "
+                      "\"num_key_value_heads\" (%" PRIu64 ")", m->heads, m->kv_heads);
+    if (get_count(r, c, "head_dim", get(c, "head_dim") ? 0 : m->hidden / m->heads, 1, 65536,
+                  &m->head_dim))
+        return r->err->status;
+    if (m->head_dim % 2)
+        return refuse(r, "rotary positions turn pairs: the width of a head (%" PRIu64 ") must be "
+                      "even", m->head_dim);
+    m->tied_embeddings = tied;
+    m->qkv_bias = r->family == QWEN2;
+    return get_rope(r) ? r->err->status : check_window(r);
+}
+
+/* ---- the rest of the fields ---- */
+
+/* Used above, beside the fixed ones. */
+static const char *const used[] = {
+    "model_type", "vocab_size", "tie_word_embeddings",
+    /* gpt2 */
+    "n_layer", "n_embd", "n_head", "n_inner", "n_positions",
+    /* the others */
+    "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads",
+    "intermediate_size", "max_position_embeddings", "rms_norm_eps", "head_dim", "rope_theta",
+    "rope_scaling", "rope_parameters", "sliding_window", "layer_types"};
+
+/* They change neither losses nor gradients of the model. */
+static const char *const passed[] = {
+    "architectures", "torch_dtype", "dtype", "transformers_version", "_name_or_path", "name",
+    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id",
+    "use_cache", "initializer_range", "n_ctx", "task_specific_params", "summary_type",
+    "summary_use_proj", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
+    "max_window_layers", "pretraining_tp", "is_decoder", "is_llama_config", "unk_token_id",
+    "output_hidden_states", "output_attentions", "return_dict", "return_dict_in_generate",
+    "id2label", "label2id", "problem_type", "finetuning_task", "torchscript", "use_bfloat16",
+    "tokenizer_class", "prefix", "_commit_hash", "_attn_implementation", "attn_implementation",
+    "_attn_implementation_autoset", "use_return_dict", "output_past", "chunk_size_feed_forward",
+    "auto_map", "tf_legacy_loss", "gradient_checkpointing", "transformers.js_config",
+    "max_length", "min_length", "do_sample", "temperature", "top_k", "top_p", "typical_p",
+    "num_beams", "num_beam_groups", "diversity_penalty", "repetition_penalty", "length_penalty",
+    "early_stopping", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids",
+    "num_return_sequences", "output_scores", "forced_bos_token_id", "forced_eos_token_id",
+    "remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens",
+    "begin_suppress_tokens", "cross_attention_hidden_size", "tie_encoder_decoder"};
+
+/* Training is without dropout here. */
+static const char *const dropouts[] = {"resid_pdrop", "embd_pdrop", "attn_pdrop",
+                                       "attention_dropout", "hidden_dropout", "resid_dropout"};
+
+static bool is_in(const char *key, const char *const *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(key, list[i]))
+            return true;
+    return false;
+}
+#define IS_IN(key, list) is_in(key, list, sizeof list / sizeof *list)
+
+static zinf_status check_rest(const reader *r)
+{
+    char unknown[300] = "", dropped[200] = "";
+    double rate;
+
+    json_object_object_foreach(r->config, key, value) {
+        bool known = !value || IS_IN(key, used) || IS_IN(key, passed);
+        for (size_t i = 0; !known && i < sizeof fixed_fields / sizeof *fixed_fields; i++)
+            known = !strcmp(key, fixed_fields[i].key);
+        if (known)
+            continue;
+        if (IS_IN(key, dropouts)) {
+            if (get_real(r, r->config, key, 1, 0, 1, &rate))
+                return r->err->status;
+            const size_t n = strlen(dropped);
+            if (rate > 0)
+                snprintf(dropped + n, sizeof dropped - n, "%s%s %g", n ? ", " : "", key, rate);
+            continue;
+        }
+        const size_t n = strlen(unknown);
+        if (n + 68 < sizeof unknown)
+            snprintf(unknown + n, sizeof unknown - n, "%s%s", n ? ", " : "", zinf_show(key).text);
+        else if (strcmp(unknown + n - 3, "..."))
+            strcat(unknown, ", ...");
+    }
+    if (*dropped)
+        note(r, "training is without dropout (the file has %s)", dropped);
+    if (*unknown)
+        note(r, "fields that are not known here and were not used: %s", unknown);
+    return ZINF_OK;
+}
+
+/* The name of the folder that holds the file, of printable ASCII. */
+static void name_model(const char *path, char ret_name[ZINF_NAME_BYTES])
+{
+    const char *end = strrchr(path, '/'), *start = end;
+    size_t n = 0;
+
+    while (start && start > path && start[-1] != '/')
+        start--;
+    for (; start && start < end && n + 1 < ZINF_NAME_BYTES; start++)
+        ret_name[n++] = *start > ' ' && *start <= '~' ? *start : '_';
+    ret_name[n] = 0;
+    if (!n || !strcmp(ret_name, ".") || !strcmp(ret_name, ".."))
+        strcpy(ret_name, "model");
+}
+
+static zinf_status read_config(reader *r)
+{
+    json_object *type = get(r->config, "model_type");
+    zinf_model_info *m = &r->out->model;
+    int i = 0;
+
+    if (!type)
+        return refuse(r, "\"model_type\" is missing: no config.json of a Hugging Face model");
+    while (i < N_FAMILIES && (!json_object_is_type(type, json_type_string) ||
+                              strcmp(json_object_get_string(type), family_names[i])))
+        i++;
+    if (i == N_FAMILIES)
+        return refuse(r, "\"model_type\" is %s, which is not supported; allowed: \"gpt2\", "
+                      "\"llama\", \"mistral\", \"qwen2\"", zinf_json_show(type).text);
+    r->family = (family)i;
+    strcpy(m->family, r->family == GPT2 ? "gpt2" : "llama");
+    if (check_fixed(r) || (r->family == GPT2 ? read_gpt2(r) : read_llama(r)))
+        return r->err->status;
+    return check_rest(r);
+}
+
+zinf_status zinf_hf_config_parse(const char *name, const char *text, size_t n,
+                                 zinf_hf_config *ret_config, zinf_error *err)
+{
+    zinf_hf_config out = {0};
+    reader r = {.name = name, .out = &out, .err = err};
+    char what[330];
+
+    snprintf(what, sizeof what, "\"%.300s\"", name);
+    if (zinf_json_parse(what, text, n, DEPTH, &r.config, err))
+        return err->status;
+    name_model(name, out.model.name);
+    if (!read_config(&r))
+        *ret_config = out;
+    json_object_put(r.config);
+    return err->status;
+}
+
+/* ---- files ---- */
+
+bool zinf_hf_config_is(const char *path)
+{
+    const size_t n = strlen(path);
+    struct stat st;
+
+    return (n >= 5 && !strcmp(path + n - 5, ".json")) || (!stat(path, &st) && S_ISDIR(st.st_mode));
+}
+
+zinf_status zinf_hf_config_load(const char *path, char **ret_text, size_t *ret_n,
+                                zinf_error *err)
+{
+    struct stat st;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    size_t n = 0;
+
+    if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+        zinf_fail(err, ZINF_BAD_INPUT, "\"%.300s\" cannot be opened: %s", path,
+                  fd < 0 ? strerror(errno) : "not a regular file");
+        if (fd >= 0)
+            close(fd);
+        return err->status;
+    }
+    char *text = malloc(MOST_BYTES + 1);
+    while (text && n <= MOST_BYTES) {
+        const ssize_t got = read(fd, text + n, MOST_BYTES + 1 - n);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            zinf_fail(err, ZINF_MACHINE, "reading \"%.300s\": %s", path, strerror(errno));
+        if (got <= 0)
+            break;
+        n += (size_t)got;
+    }
+    close(fd);
+    if (!text)
+        zinf_fail(err, ZINF_MACHINE, "out of memory for \"%.300s\"", path);
+    else if (n > MOST_BYTES)
+        zinf_fail(err, ZINF_BAD_INPUT, "\"%.300s\" has more than %d bytes: no config.json", path,
+                  MOST_BYTES);
+    if (err->status) {
+        free(text);
+        return err->status;
+    }
+    text[n] = 0;
+    *ret_text = text;
+    *ret_n = n;
+    return ZINF_OK;
+}
+
+zinf_status zinf_hf_config_read(const char *path, zinf_hf_config *ret_config, zinf_error *err)
+{
+    char *file = NULL, *text = NULL;
+    struct stat st;
+    size_t n = 0;
+
+    if (!stat(path, &st) && S_ISDIR(st.st_mode)) {
+        if (asprintf(&file, "%s/config.json", path) < 0)
+            file = NULL;
+    } else {
+        file = strdup(path);
+    }
+    if (!file)
+        return zinf_fail(err, ZINF_MACHINE, "out of memory for \"%.300s\"", path);
+    if (!zinf_hf_config_load(file, &text, &n, err) &&
+        !zinf_hf_config_parse(file, text, n, ret_config, err)) {
+        char *whole = realpath(file, NULL); /* "." and ".." have no name */
+        if (whole)
+            name_model(whole, ret_config->model.name);
+        free(whole);
+    }
+    free(text);
+    free(file);
+    return err->status;
+}

@@ -1,0 +1,354 @@
+# tests/e2e/huggingface.py - Hugging Face directories through the commands: planned from
+# config.json, loaded, trained, evaluated, exported. The directories are written here, in plain Python, from the
+# weights whose trainings PyTorch did (tests/runtime/reference); where a virtual environment with
+# transformers is found (ZINF_VENV, or out-venv of tools/finetune), it loads what was exported.
+# argv: zinf-plan, zinf-run.
+import array
+import json
+import math
+import os
+import struct
+import subprocess
+import sys
+
+import lab as lib
+from lab import near, tiers
+
+sys.path.insert(0, os.path.join(lib.ROOT, "tools"))
+import tap  # noqa: E402
+import torch_llama  # noqa: E402
+import torch_reference  # noqa: E402
+
+lab = lib.Lab(*sys.argv[1:3])
+BASE = torch_reference.CONFIG
+LOSS_BOUND = 2e-6  # as reference.py; 1e-5 relative is promised, and losses here are above 4
+PLACES = {"memory": {"tier.param": "device"}, "storage": {**tiers("nvme"), "tiles": 3}}
+MODELS = ("gpt2", "untied", "scaled")
+# transformers 4.45 has no qwen2 whose heads are not as wide together as hidden
+torch_llama.VARIANTS["square"] = {**torch_llama.VARIANTS["untied"], "hidden": 36, "head_dim": 6}
+torch_llama.VARIANTS["plain"] = {**torch_llama.VARIANTS["square"], "qkv_bias": False}
+TRAIN = lab.file("train", torch_reference.TEXT[:BASE["global_batch"] * BASE["sequence"] + 1])
+
+
+def config_of(model):
+    if model == "gpt2":
+        return dict(model_type="gpt2", n_layer=BASE["layers"], n_embd=BASE["hidden"],
+                    n_head=BASE["heads"], n_inner=BASE["ffn"], vocab_size=BASE["vocab"],
+                    n_positions=BASE["context"], activation_function="gelu_new",
+                    layer_norm_epsilon=1e-5, attn_pdrop=0.0)
+    v = torch_llama.VARIANTS[model]
+    scaling = v["scaling"] and {
+        "rope_type": "llama3", **{key: v["scaling"][key] for key in
+                                  ("factor", "low_freq_factor", "high_freq_factor")},
+        "original_max_position_embeddings": v["scaling"]["original_context"]}
+    return dict(model_type="qwen2" if v["qkv_bias"] else "llama", num_hidden_layers=v["layers"],
+                hidden_size=v["hidden"], num_attention_heads=v["heads"],
+                num_key_value_heads=v["kv_heads"], head_dim=v["head_dim"],
+                intermediate_size=v["ffn"], vocab_size=BASE["vocab"],
+                max_position_embeddings=BASE["context"], rms_norm_eps=v["norm_eps"],
+                rope_theta=v["rope_theta"], rope_scaling=scaling, hidden_act="silu",
+                tie_word_embeddings=v["tied"])
+
+
+def tensors_of(model):
+    """name -> (shape, bytes) as Hugging Face stores them."""
+    listed = torch_reference.tensors() if model == "gpt2" else torch_llama.tensors(model)
+    found = {}
+    for number, (name, shape, center, spread) in enumerate(listed):
+        values = torch_reference.initial(number, shape, center, spread)
+        if model == "gpt2" and len(shape) == 2 and ".h." in name:  # Conv1D: [in][out]
+            rows, cols = shape
+            values = array.array("f", (values[r * cols + c] for c in range(cols)
+                                       for r in range(rows)))
+            shape = (cols, rows)
+        found[name] = (shape, values.tobytes())
+    return found
+
+
+def write_safetensors(path, tensors, dtype="F32"):
+    header, at = {"__metadata__": {"format": "pt"}}, 0
+    for name, (shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header).encode()
+    with open(path, "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text + b"".join(d for _, d in tensors.values()))
+
+
+def write_model(model, shards=1, prefix=True, dtype="F32", **changes):
+    folder = lab.path(model)
+    os.mkdir(folder)
+    tensors = tensors_of(model)
+    if dtype == "BF16":
+        tensors = {name: (shape, b"".join(data[i + 2:i + 4] for i in range(0, len(data), 4)))
+                   for name, (shape, data) in tensors.items()}
+    if not prefix:
+        tensors = {name.removeprefix("transformer.").removeprefix("model."): row
+                   for name, row in tensors.items()}
+    names, files = list(tensors), {}
+    for i in range(shards):
+        file = f"model-{i + 1:05}-of-{shards:05}.safetensors" if shards > 1 else \
+            "model.safetensors"
+        part = {name: tensors[name] for name in names[i::shards]}
+        write_safetensors(os.path.join(folder, file), part, dtype)
+        files.update(dict.fromkeys(part, file))
+    if shards > 1:
+        with open(os.path.join(folder, "model.safetensors.index.json"), "w") as out:
+            json.dump({"metadata": {}, "weight_map": files}, out)
+    with open(os.path.join(folder, "config.json"), "w") as out:
+        json.dump({**config_of(model), **changes}, out)
+    return folder
+
+
+def plan(folder, settings=None, precision="fp32", name="model", code=0, **training):
+    keys = {"optimizer.lr": BASE["lr"], "optimizer.weight_decay": BASE["weight_decay"],
+            "schedule.warmup": BASE["warmup"], "schedule.steps": BASE["steps"],
+            "schedule.min_lr": BASE["min_lr"], "clip": BASE["clip"], "sequence": BASE["sequence"],
+            "global_batch": BASE["global_batch"], "precision": precision, **training}
+    return lab.plan(folder, {**{"training." + key: value for key, value in keys.items()},
+                             "model.name": name, **(settings or {})}, code=code)
+
+
+def run(plan_path, *options, **more):
+    """As lab.run, with the evaluation apart."""
+    done = lab.run(plan_path, *options, data=TRAIN, **more)
+    if isinstance(done, lib.Training):
+        done.eval = next((row["eval"] for row in done.rows if "eval" in row), None)
+        done.rows = [row for row in done.rows if "eval" not in row]
+    return done
+
+
+def stored_tensors(folder):
+    """name -> (dtype, shape, bytes) of all files of a directory, which its index must describe."""
+    found = {}
+    for file in sorted(os.listdir(folder)):
+        if not file.endswith(".safetensors"):
+            continue
+        with open(os.path.join(folder, file), "rb") as data:
+            data = data.read()
+        n = struct.unpack("<Q", data[:8])[0]
+        header = json.loads(data[8:8 + n])
+        header.pop("__metadata__")
+        for name, row in header.items():
+            first, end = row["data_offsets"]
+            found[name] = (row["dtype"], tuple(row["shape"]), data[8 + n + first:8 + n + end], file)
+    index = os.path.join(folder, "model.safetensors.index.json")
+    if os.path.exists(index):
+        with open(index) as text:
+            assert json.load(text)["weight_map"] == {name: row[3] for name, row in found.items()}
+    return {name: row[:3] for name, row in found.items()}
+
+
+def reference(model):
+    path = os.path.join(lib.ROOT, "tests", "runtime", "reference",
+                        "gpt2_f64.json" if model == "gpt2" else "llama_f64.json")
+    with open(path, encoding="ascii") as text:
+        stored = json.load(text)
+    return stored if model == "gpt2" else stored[model]
+
+
+def ten_losses_from_a_hugging_face_directory_are_pytorchs():
+    for model in MODELS:
+        expected = reference(model)["steps"]
+        for how, folder in (("one file", write_model(model)),
+                            ("three files, base model's names", write_model(model, 3, False))):
+            done = run(plan(folder, PLACES["memory" if how == "one file" else "storage"]),
+                       "--init", folder)
+            assert len(done.rows) == 10
+            for row, other in zip(done.rows, expected):
+                near(row["loss"], other["loss"], LOSS_BOUND, f"{model}, {how}, {row['step']}")
+            worst = max(abs(r["loss"] / o["loss"] - 1) for r, o in zip(done.rows, expected))
+            print(f"# {model}, {how}: at most {worst:.1e} of the loss off")
+            assert worst <= 1e-5
+
+
+def load_and_export_gives_the_same_bytes():
+    for model in MODELS:
+        folder = write_model(model, 2)
+        expected = {name: ("F32", shape, data)
+                    for name, (shape, data) in tensors_of(model).items()}
+        for place, settings in PLACES.items():
+            out = lab.path("out")
+            run(plan(folder, settings), "--init", folder, "--steps", "0", "--export", out,
+                "--export-shard", "20000" if place == "storage" else "1000000000")
+            assert os.path.exists(os.path.join(out, "model.safetensors")) == (place == "memory")
+            assert stored_tensors(out) == expected, (model, place)
+            with open(os.path.join(out, "config.json")) as config:
+                assert json.load(config) == {**config_of(model), "torch_dtype": "float32"}
+
+
+def an_exported_training_goes_on_and_stays_itself():
+    for model in MODELS:
+        folder, out = write_model(model), lab.path("out")
+        path = plan(folder, PLACES["storage"])
+        first = run(path, "--init", folder, "--steps", "3", "--export", out, save=True)
+        again = run(plan(out, PLACES["memory"]), "--init", out, "--steps", "0")
+        assert again.summary["params_hash"] == first.summary["params_hash"]
+        # resumed, there is no directory to take config.json from: it is made, and means the same
+        made = lab.path("made")
+        run(path, "--resume", first.saved, "--steps", "3", "--export", made)
+        assert stored_tensors(made) == stored_tensors(out)
+        again = run(plan(made), "--init", made, "--steps", "0")
+        assert again.summary["params_hash"] == first.summary["params_hash"]
+        half = lab.path("half")
+        run(path, "--resume", first.saved, "--steps", "3", "--export", half, "--export-dtype",
+            "bf16")
+        for name, (dtype, shape, data) in stored_tensors(half).items():
+            whole = array.array("f", stored_tensors(out)[name][2])
+            found = array.array("f", b"".join(b"\0\0" + data[i:i + 2]
+                                              for i in range(0, len(data), 2)))
+            assert dtype == "BF16" and len(found) == len(whole)
+            assert all(abs(a - b) <= 2.0**-8 * abs(b) for a, b in zip(found, whole)), name
+
+
+def bf16_weights_are_taken_as_they_are():
+    for model in "gpt2", "scaled":
+        folder, out = write_model(model, dtype="BF16"), lab.path("out")
+        run(plan(folder), "--init", folder, "--steps", "0", "--export", out)
+        for name, (shape, data) in tensors_of(model).items():
+            cut = b"".join(b"\0\0" + data[i + 2:i + 4] for i in range(0, len(data), 4))
+            assert stored_tensors(out)[name] == ("F32", shape, cut), name
+
+
+def evaluation_is_the_loss_of_every_token_wherever_states_live():
+    text = lab.file("eval", lab.prose(20 * BASE["sequence"] + 8).encode())
+    for model in MODELS:
+        folder = write_model(model)
+        found = []
+        for settings in ({}, tiers("nvme"), tiers("host"), {"micro_batch": 1}, {"tiles": 3}):
+            done = run(plan(folder, settings), "--init", folder, "--eval", text)
+            assert done.eval["tokens"] == 20 * BASE["sequence"] + 7 and not done.rows
+            near(done.eval["perplexity"], math.exp(done.eval["loss"]), 1e-9, "perplexity")
+            found.append(done.eval["loss"])
+        assert found[0] == found[1] == found[2], found
+        for other in found[3:]:
+            near(other, found[0], LOSS_BOUND, "loss")
+        # the training's first loss is that of the whole batch: its file has no other token
+        done = run(plan(folder), "--init", folder, "--eval", TRAIN)
+        near(done.eval["loss"], reference(model)["steps"][0]["loss"], LOSS_BOUND, "loss")
+
+
+def tokens_behind_the_last_full_window_are_predicted_by_one_that_ends_with_them():
+    t, folder = BASE["sequence"], write_model("scaled")
+    path, prose = plan(folder), lab.prose(3 * t + 1)
+
+    def total(text):
+        done = run(path, "--init", folder, "--eval", lab.file("eval", text.encode())).eval
+        assert done["tokens"] == len(text) - 1
+        return done["loss"] * done["tokens"]
+
+    two, last = total(prose[:2 * t + 1]), prose[2 * t:3 * t + 1]
+    near(total(prose) - two, total(last), 1e-6, "a full window")
+    # half a window more: the rest of the window that ends there is the first half of the one that
+    # ends half a window before; of a text that repeats itself every half window all are the same
+    repeated = prose[:t // 2] * 6 + prose[0]
+    halves = total(repeated[:2 * t + 1]) / 2, total(repeated[:2 * t + 1 + t // 2])
+    steady = total(repeated[:t + 1])
+    near(halves[0], steady, 1e-6, "two equal windows")
+    tail = halves[1] - 2 * steady
+    near(total(repeated[:3 * t + 1]) - 2 * steady, steady, 1e-6, "three equal windows")
+    assert 0 < tail < steady, (tail, steady)
+    again = total(repeated[:t + 1 + t // 2]) - steady
+    near(tail, again, 1e-6, "the second half of the window")
+
+
+def a_resumed_runs_log_goes_on_behind_an_evaluation():
+    folder, log = write_model("scaled"), lab.path("kept")
+    path = plan(folder)
+    saved = run(path, "--init", folder, "--steps", "2", save=True).saved
+    for steps in "3", "4":
+        lab.call(lab.run_command, path, "--data", TRAIN, "--resume", saved, "--steps", steps,
+                 "--log", log, "--eval", TRAIN, "--save", saved)
+    with open(log, encoding="ascii") as text:
+        rows = [json.loads(line) for line in text]
+    assert [row.get("step") for row in rows] == [3, 4, None, None], rows
+    assert "eval" in rows[2] and "summary" in rows[3]
+
+
+def a_directory_that_is_not_the_plans_model_is_refused():
+    path = plan(write_model("scaled"))
+    for change, word in (
+            ({"rope_theta": 9999.0}, "rope_theta"), ({"rms_norm_eps": 1e-6}, "norm_eps"),
+            ({"rope_scaling": None}, "rope_"), ({"tie_word_embeddings": False}, "tied"),
+            ({"model_type": "qwen2"}, "qkv_bias"), ({"num_hidden_layers": 3}, "layers")):
+        done = run(path, "--init", write_model("scaled", **change), "--steps", "0", code=2)
+        assert word in done.stderr, (change, done.stderr)
+    done = run(path, "--init", lab.path("nowhere"), "--steps", "0", code=2)
+    assert "nowhere" in done.stderr
+
+
+def an_export_that_cannot_be_is_refused_before_the_training():
+    folder = write_model("scaled")
+    path = plan(folder)
+    for target, word in ((folder, "not empty"),
+                         (os.path.join(lab.path("no"), "x"), "No such file")):
+        done = run(path, "--init", folder, "--export", target, code=2)
+        assert word in done.stderr and "step 1/" not in done.stderr, done.stderr
+
+
+TRANSFORMERS = """
+import json, sys, warnings
+warnings.filterwarnings("ignore")
+import torch, transformers
+transformers.logging.set_verbosity_error()
+text, window = list(open(sys.argv[1], "rb").read()), int(sys.argv[2])
+result = []
+for folder in sys.argv[3:]:
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, output_loading_info=True, torch_dtype=torch.float32,
+        attn_implementation="eager")
+    assert not any(info.values()), info
+    with torch.no_grad():
+        logits = model.eval()(torch.tensor([text[:window]])).logits[0].tolist()
+        model, total = model.double(), 0.0
+        for at in range(0, len(text) - 1, window):
+            first = min(at, len(text) - 1 - window)
+            row = torch.tensor(text[first:first + window + 1])
+            losses = torch.nn.functional.cross_entropy(model(row[None, :-1]).logits[0].double(),
+                                                       row[1:], reduction="none")
+            total += losses[at - first:].sum().item()
+    result.append({"logits": logits, "loss": total / (len(text) - 1)})
+json.dump(result, sys.stdout)
+"""
+
+
+def transformers_loads_what_was_exported_with_equal_logits():
+    python = os.path.join(os.environ.get("ZINF_VENV") or os.path.join(lib.ROOT, "out-venv"), "bin",
+                          "python")
+    if not os.path.exists(python) or subprocess.run(
+            [python, "-c", "import torch, transformers"], capture_output=True).returncode:
+        raise tap.Skip("no virtual environment with transformers: tools/finetune makes out-venv, "
+                       "ZINF_VENV names another")
+    text = lab.file("eval", lab.prose(5 * BASE["sequence"] + 8).encode())
+    folders, losses = [], []
+    for model, changes in (("gpt2", {}), ("scaled", {}), ("square", {}),
+                           ("plain", {"model_type": "mistral", "sliding_window": None})):
+        folder = write_model(model, **changes)
+        for source in ["--init", folder], None:
+            out = lab.path("out")
+            path = plan(folder, PLACES["storage"])
+            if source is None:  # config.json made by us
+                source = ["--resume", run(path, "--init", folder, "--steps", "0", save=True).saved]
+            done = run(path, *source, "--steps", "0", "--export", out, "--eval", text)
+            losses.append(done.eval["loss"])
+            folders += [folder, out]
+    done = lab.call(python, "-c", TRANSFORMERS, text, str(BASE["sequence"]), *folders)
+    found = json.loads(done.stdout)
+    for i, loss in enumerate(losses):
+        source, out = found[2 * i:2 * i + 2]
+        assert source["logits"] == out["logits"], folders[2 * i + 1]  # the same weights to the bit
+        near(loss, out["loss"], LOSS_BOUND, "evaluation by transformers in double")
+
+
+TESTS = [
+    ten_losses_from_a_hugging_face_directory_are_pytorchs, load_and_export_gives_the_same_bytes,
+    an_exported_training_goes_on_and_stays_itself, bf16_weights_are_taken_as_they_are,
+    evaluation_is_the_loss_of_every_token_wherever_states_live,
+    tokens_behind_the_last_full_window_are_predicted_by_one_that_ends_with_them,
+    a_resumed_runs_log_goes_on_behind_an_evaluation,
+    a_directory_that_is_not_the_plans_model_is_refused,
+    an_export_that_cannot_be_is_refused_before_the_training,
+    transformers_loads_what_was_exported_with_equal_logits]
+
+if __name__ == "__main__":
+    lib.main(lab, TESTS)

@@ -1,0 +1,183 @@
+/* tests/ranks/collective.c - the collectives over MPI against what they promise: exact fills, so
+ * that a wrong element, count or order is a wrong number; sizes around every internal boundary.
+ * Run by collective.py on three ranks; rank 0 tells.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/ranks.h"
+#include "tests/check.h"
+
+static zinf_ranks ranks;
+static zinf_error err;
+#define C ranks.collective
+
+/* A piece of a sum is 65536 floats; that and its neighbours, none, one, and several pieces. */
+static const uint64_t sizes[] = {0, 1, 7, 65535, 65536, 65537, 3 * 65536 + 5};
+enum { N_SIZES = sizeof sizes / sizeof *sizes };
+
+/* All ranks agree on the outcome, so that no rank waits for one that has failed. */
+static bool all(bool fine)
+{
+    double failed = !fine;
+
+    return zinf_ranks_sum(&ranks, &failed, 1, &err) == ZINF_OK && failed == 0;
+}
+
+static void every_rank_gets_every_shard(void)
+{
+    for (int s = 0; s < N_SIZES; s++) {
+        const uint64_t n = sizes[s];
+        int32_t *send = malloc(4 * n + 4), *recv = calloc(n * C->n_ranks + 1, 4);
+        bool fine = send && recv;
+        recv[n * C->n_ranks] = -7; /* a canary */
+        for (uint64_t i = 0; i < n; i++)
+            send[i] = (int32_t)(C->rank * 1000003 + i);
+        fine = fine && !C->allgather(C, send, recv, n, ZINF_I32, &err);
+        for (uint64_t k = 0; fine && k < n * C->n_ranks; k++)
+            fine = recv[k] == (int32_t)(k / n * 1000003 + k % n);
+        fine = fine && recv[n * C->n_ranks] == -7;
+        CHECK(all(fine));
+        memcpy(recv + C->rank * n, send, 4 * n); /* in place */
+        CHECK(all(!C->allgather(C, recv + C->rank * n, recv, n, ZINF_I32, &err) &&
+                  (n == 0 || recv[n * C->n_ranks - 1] ==
+                                 (int32_t)((C->n_ranks - 1) * 1000003 + n - 1))));
+        free(send);
+        free(recv);
+    }
+}
+
+/* Small integers: any order of summation is exact. */
+static void every_shard_is_the_sum_of_all_ranks(void)
+{
+    for (int s = 0; s < N_SIZES; s++) {
+        const uint64_t n = sizes[s], total = n * C->n_ranks;
+        const uint64_t factor = C->n_ranks * (C->n_ranks + 1) / 2;
+        float *send = malloc(4 * total + 4), *recv = malloc(4 * n + 4);
+        bool fine = send && recv;
+        recv[n] = -7;
+        for (uint64_t k = 0; k < total; k++)
+            send[k] = (float)((k % 1021) * (C->rank + 1));
+        fine = fine && !C->reduce_scatter(C, send, recv, n, ZINF_F32, &err);
+        for (uint64_t i = 0; fine && i < n; i++)
+            fine = recv[i] == (float)((C->rank * n + i) % 1021 * factor);
+        CHECK(all(fine && recv[n] == -7));
+        free(send);
+        free(recv);
+    }
+}
+
+/* Numbers whose sum depends on its order: s, s + 1, .. for shard s; 0, 1, .. for scalars. */
+static void sums_have_the_order_that_is_promised(void)
+{
+    const float parts[3] = {1, 0x1p24f, -0x1p24f};
+    float send[3], recv = 0;
+    double scalar = C->rank == 0 ? 1 : C->rank == 1 ? 0x1p53 : -0x1p53;
+
+    for (uint32_t shard = 0; shard < 3; shard++)
+        send[shard] = parts[C->rank];
+    CHECK(all(!C->reduce_scatter(C, send, &recv, 1, ZINF_F32, &err)));
+    float want = parts[C->rank];
+    for (uint32_t k = 1; k < 3; k++)
+        want += parts[(C->rank + k) % 3];
+    CHECK(all(recv == want));
+    CHECK(all(!C->allreduce(C, &scalar, &scalar, 1, ZINF_F64, &err)));
+    CHECK(all(scalar == (1 + 0x1p53) - 0x1p53)); /* 0: the 1 is lost */
+}
+
+static void many_scalars_are_summed_and_bytes_broadcast(void)
+{
+    enum { N = 40000 }; /* several rounds of 256 KiB */
+    double *x = malloc(N * sizeof *x);
+    bool fine = x != NULL;
+
+    for (int i = 0; fine && i < N; i++)
+        x[i] = i * (C->rank + 1.0);
+    fine = fine && !C->allreduce(C, x, x, N, ZINF_F64, &err);
+    for (int i = 0; fine && i < N; i++)
+        fine = x[i] == i * (C->n_ranks * (C->n_ranks + 1) / 2.0);
+    CHECK(all(fine));
+    for (uint32_t root = 0; root < C->n_ranks; root++) {
+        for (int i = 0; i < N; i++)
+            x[i] = C->rank == root ? i + 0.5 * root : -1;
+        fine = !C->broadcast(C, x, x, N, ZINF_F64, root, &err);
+        for (int i = 0; fine && i < N; i++)
+            fine = x[i] == i + 0.5 * root;
+        CHECK(all(fine));
+    }
+    free(x);
+}
+
+static void what_is_sent_is_counted(void)
+{
+    float send[300], recv[300];
+    const uint64_t before = C->sent_bytes(C);
+
+    memset(send, 0, sizeof send);
+    bool fine = !C->allgather(C, send, recv, 100, ZINF_F32, &err) &&
+                C->sent_bytes(C) - before == 800 &&
+                !C->reduce_scatter(C, send, recv, 100, ZINF_F32, &err) &&
+                C->sent_bytes(C) - before == 1600;
+    CHECK(all(fine));
+}
+
+static void integers_are_added_modulo_2_to_the_64(void)
+{
+    uint64_t values[5000];
+
+    for (int i = 0; i < 5000; i++)
+        values[i] = UINT64_MAX - C->rank + (uint64_t)i;
+    bool fine = !zinf_ranks_add(&ranks, values, 5000, &err);
+    for (int i = 0; i < 5000 && fine; i++)
+        fine = values[i] == 3 * (uint64_t)i - 6;
+    CHECK(all(fine));
+}
+
+static void *cancel_later(void *unused)
+{
+    (void)unused;
+    usleep(300000);
+    C->cancel(C, "called back");
+    return NULL;
+}
+
+/* Last: the table is of no use afterwards. Rank 0 waits for what nobody sends. */
+static void a_wait_can_be_ended_from_another_thread(void)
+{
+    pthread_t thread;
+    double x = 0;
+    zinf_error called = {0};
+
+    if (C->rank != 0)
+        return;
+    CHECK(!pthread_create(&thread, NULL, cancel_later, NULL));
+    CHECK(C->broadcast(C, &x, &x, 1, ZINF_F64, 1, &called) == ZINF_MACHINE);
+    CHECK(!strcmp(called.text, "called back"));
+    pthread_join(thread, NULL);
+}
+
+int main(void)
+{
+    const zinf_launch launch = zinf_ranks_launch();
+
+    if (zinf_ranks_join(&launch, &ranks, &err) || C->n_ranks != 3) {
+        fprintf(stderr, "collective: %s\n", err.text);
+        return 1;
+    }
+    if (C->rank && !freopen("/dev/null", "w", stdout))
+        return 1;
+    RUN(every_rank_gets_every_shard);
+    RUN(every_shard_is_the_sum_of_all_ranks);
+    RUN(sums_have_the_order_that_is_promised);
+    RUN(many_scalars_are_summed_and_bytes_broadcast);
+    RUN(what_is_sent_is_counted);
+    RUN(integers_are_added_modulo_2_to_the_64);
+    RUN(a_wait_can_be_ended_from_another_thread);
+    const int code = check_finish();
+    fflush(stdout);
+    usleep(1000000); /* the others stay until rank 0 has told: no failure of theirs ends it */
+    _exit(code);
+}

@@ -1,0 +1,286 @@
+/* tests/runtime/hf_config.c - config.json of the four families: what is read, what is refused by
+ * name, what is passed over; and the strict parse below it.
+ */
+#include "runtime/hf_config.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/json.h"
+#include "tests/check.h"
+
+typedef struct pair {
+    const char *key, *value;
+} pair;
+enum { MOST_PAIRS = 40 };
+
+static const pair gpt2[] = {
+    {"model_type", "\"gpt2\""}, {"n_layer", "2"}, {"n_embd", "48"}, {"n_head", "4"},
+    {"vocab_size", "300"}, {"n_positions", "64"}, {"n_inner", "null"},
+    {"activation_function", "\"gelu_new\""}, {"layer_norm_epsilon", "1e-05"},
+    {"scale_attn_by_inverse_layer_idx", "false"}, {"resid_pdrop", "0.0"}};
+static const pair llama[] = {
+    {"model_type", "\"llama\""}, {"num_hidden_layers", "3"}, {"hidden_size", "48"},
+    {"num_attention_heads", "6"}, {"num_key_value_heads", "2"}, {"intermediate_size", "96"},
+    {"vocab_size", "300"}, {"max_position_embeddings", "64"}, {"rms_norm_eps", "1e-05"},
+    {"head_dim", "16"}, {"rope_theta", "10000.0"}, {"rope_scaling", "null"},
+    {"attention_bias", "false"}, {"tie_word_embeddings", "false"}, {"attention_dropout", "0.0"}};
+
+#define LLAMA3(type) "{\"" type "\": \"llama3\", \"factor\": 8.0, \"low_freq_factor\": 1.0, " \
+    "\"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192}"
+
+static zinf_hf_config config;
+static zinf_error err;
+
+static zinf_status parse(const char *text)
+{
+    memset(&err, 0, sizeof err);
+    memset(&config, 0xff, sizeof config);
+    return zinf_hf_config_parse("/models/small one/config.json", text, strlen(text), &config, &err);
+}
+
+/* The base with the changes: "key", "value" by turns; a NULL value takes the key away. */
+static zinf_status with(const pair *base, size_t n, const pair *changes, size_t n_changes)
+{
+    char text[4000] = "{";
+    size_t at = 1;
+
+    for (size_t pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < (pass ? n_changes : n); i++) {
+            const pair *p = pass ? &changes[i] : &base[i];
+            bool skip = !p->value;
+            for (size_t k = 0; !pass && k < n_changes; k++)
+                skip |= !strcmp(changes[k].key, p->key);
+            if (!skip)
+                at += (size_t)snprintf(text + at, sizeof text - at, "%s\"%s\": %s",
+                                       at > 1 ? ", " : "", p->key, p->value);
+        }
+    snprintf(text + at, sizeof text - at, "}");
+    return parse(text);
+}
+#define GPT2(...) with(gpt2, sizeof gpt2 / sizeof *gpt2, (const pair[]){__VA_ARGS__}, \
+                       sizeof (const pair[]){__VA_ARGS__} / sizeof(pair))
+#define LLAMA(...) with(llama, sizeof llama / sizeof *llama, (const pair[]){__VA_ARGS__}, \
+                        sizeof (const pair[]){__VA_ARGS__} / sizeof(pair))
+
+static bool says(const char *text)
+{
+    if (strstr(err.text, text))
+        return true;
+    printf("# message: %s\n", err.text);
+    return false;
+}
+
+/* ---- what is read ---- */
+
+static void gpt2_is_read(void)
+{
+    CHECK_MESSAGE(!GPT2({"n_ctx", "64"}), "%s", err.text);
+    const zinf_model_info *m = &config.model;
+    CHECK(!strcmp(m->family, "gpt2") && !strcmp(m->name, "small_one") && !*config.notes);
+    CHECK(m->layers == 2 && m->hidden == 48 && m->heads == 4 && m->kv_heads == 4);
+    CHECK(m->head_dim == 12 && m->ffn == 192 && m->vocab == 300 && m->context == 64);
+    CHECK(m->tied_embeddings == 1 && m->norm_eps == 0 && m->rope_theta == 0 && !m->qkv_bias);
+    CHECK(!GPT2({"n_inner", "50"}, {"activation_function", "\"gelu_pytorch_tanh\""}));
+    CHECK(config.model.ffn == 50);
+}
+
+static void llama_is_read(void)
+{
+    CHECK_MESSAGE(!LLAMA({"torch_dtype", "\"bfloat16\""}), "%s", err.text);
+    const zinf_model_info *m = &config.model;
+    CHECK(!strcmp(m->family, "llama") && !*config.notes);
+    CHECK(m->layers == 3 && m->hidden == 48 && m->heads == 6 && m->kv_heads == 2);
+    CHECK(m->head_dim == 16 && m->ffn == 96 && m->vocab == 300 && m->context == 64);
+    CHECK(m->tied_embeddings == 0 && m->norm_eps == 1e-5 && m->rope_theta == 1e4);
+    CHECK(m->rope_factor == 0 && m->qkv_bias == 0);
+    CHECK(!LLAMA({"head_dim", NULL}, {"num_key_value_heads", "null"},
+                 {"tie_word_embeddings", "true"}, {"rope_theta", "500000"}));
+    CHECK(m->head_dim == 8 && m->kv_heads == 6 && m->tied_embeddings == 1 && m->rope_theta == 5e5);
+}
+
+static void qwen2_has_biases_without_a_key(void)
+{
+    CHECK_MESSAGE(!LLAMA({"model_type", "\"qwen2\""}, {"use_sliding_window", "false"},
+                         {"sliding_window", "32"}, {"attention_bias", NULL}), "%s", err.text);
+    CHECK(config.model.qkv_bias == 1 && !strcmp(config.model.family, "llama"));
+    CHECK(LLAMA({"model_type", "\"qwen2\""}, {"use_sliding_window", "true"}) == ZINF_BAD_INPUT);
+    CHECK(says("use_sliding_window") && says("allowed: false"));
+}
+
+static void mistral_needs_full_attention(void)
+{
+    CHECK(!LLAMA({"model_type", "\"mistral\""}, {"sliding_window", "null"}));
+    CHECK(config.model.qkv_bias == 0 && !strcmp(config.model.family, "llama"));
+    CHECK(!LLAMA({"model_type", "\"mistral\""}, {"sliding_window", "64"}));
+    CHECK(LLAMA({"model_type", "\"mistral\""}, {"sliding_window", "63"}) == ZINF_BAD_INPUT);
+    CHECK(says("sliding_window") && says("63") && says("max_position_embeddings"));
+    /* its default is a window of 4096 */
+    CHECK(!LLAMA({"model_type", "\"mistral\""}, {"max_position_embeddings", "4096"}));
+    CHECK(LLAMA({"model_type", "\"mistral\""}, {"max_position_embeddings", "4097"}) != ZINF_OK);
+    CHECK(says("sliding_window"));
+    CHECK(LLAMA({"model_type", "\"mistral\""}, {"num_key_value_heads", NULL}) != ZINF_OK);
+    CHECK(says("num_key_value_heads") && says("missing"));
+}
+
+static void rotary_positions_are_read_as_both_versions_write_them(void)
+{
+    const zinf_model_info *m = &config.model;
+
+    CHECK_MESSAGE(!LLAMA({"rope_scaling", LLAMA3("rope_type")}), "%s", err.text);
+    CHECK(m->rope_factor == 8 && m->rope_low_freq_factor == 1 && m->rope_high_freq_factor == 4);
+    CHECK(m->rope_original_context == 8192 && m->rope_theta == 1e4);
+    CHECK(!LLAMA({"rope_scaling", LLAMA3("type")}) && m->rope_factor == 8);
+    CHECK(!LLAMA({"rope_theta", NULL}, {"rope_scaling", NULL},
+                 {"rope_parameters", "{\"rope_type\": \"default\", \"rope_theta\": 3e5}"}));
+    CHECK(m->rope_factor == 0 && m->rope_theta == 3e5);
+    CHECK(LLAMA({"rope_parameters", "{\"rope_type\": \"default\", \"rope_theta\": 3e5}"}));
+    CHECK(says("rope_theta") && says("10000") && says("300000"));
+    CHECK(LLAMA({"rope_scaling", "{\"type\": \"linear\", \"factor\": 2}"}) == ZINF_BAD_INPUT);
+    CHECK(says("rope_scaling") && says("linear") && says("llama3"));
+    CHECK(LLAMA({"rope_scaling", "{\"rope_type\": \"llama3\", \"factor\": 2}"}));
+    CHECK(says("low_freq_factor") && says("missing"));
+    CHECK(LLAMA({"rope_scaling", "{\"rope_type\": \"default\", \"mrope_section\": [1]}"}));
+    CHECK(says("mrope_section"));
+    CHECK(LLAMA({"rope_parameters", "{\"full_attention\": {\"rope_theta\": 1}}"}));
+    CHECK(says("full_attention"));
+    CHECK(LLAMA({"rope_scaling", "7"}) && says("rope_scaling") && says("an object"));
+}
+
+static void notes_name_dropout_and_what_is_not_known(void)
+{
+    CHECK(!GPT2({"attn_pdrop", "0.1"}, {"embd_pdrop", "0"}, {"flux", "1"}, {"nothing", "null"}));
+    CHECK(strstr(config.notes, "without dropout") && strstr(config.notes, "attn_pdrop 0.1"));
+    CHECK(!strstr(config.notes, "embd_pdrop") && !strstr(config.notes, "nothing"));
+    CHECK(strstr(config.notes, "not used: flux"));
+    CHECK(GPT2({"attn_pdrop", "2"}) == ZINF_BAD_INPUT && says("attn_pdrop"));
+}
+
+/* ---- what is refused ---- */
+
+static void what_would_change_the_result_is_refused_by_name(void)
+{
+    static const struct {
+        bool llama;
+        pair change;
+        const char *allowed;
+    } cases[] = {
+        {false, {"activation_function", "\"relu\""}, "gelu_new"},
+        {false, {"activation_function", "\"gelu\""}, "gelu_new"},
+        {false, {"layer_norm_epsilon", "1e-6"}, "1e-05"},
+        {false, {"scale_attn_weights", "false"}, "true"},
+        {false, {"scale_attn_by_inverse_layer_idx", "true"}, "false"},
+        {false, {"reorder_and_upcast_attn", "true"}, "false"},
+        {false, {"tie_word_embeddings", "false"}, "true"},
+        {false, {"add_cross_attention", "true"}, "false"},
+        {true, {"hidden_act", "\"gelu\""}, "silu"},
+        {true, {"attention_bias", "true"}, "false"},
+        {true, {"mlp_bias", "true"}, "false"},
+        {true, {"partial_rotary_factor", "0.5"}, "1"},
+        {true, {"layer_types", "[\"full_attention\", \"sliding_attention\"]"}, "full_attention"},
+        {true, {"quantization_config", "{\"bits\": 4}"}, "null"},
+        {true, {"num_local_experts", "8"}, "0"},
+        {true, {"rope_interleaved", "true"}, "false"},
+        {true, {"model_type", "\"gemma\""}, "mistral"},
+        {true, {"sliding_window", "16"}, "full attention"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const pair p = cases[i].change;
+        CHECK((cases[i].llama ? LLAMA(p) : GPT2(p)) == ZINF_BAD_INPUT);
+        CHECK(says(p.key) && says(cases[i].allowed) && says("small one/config.json"));
+        if (!strcmp(p.key, "model_type"))
+            continue;
+        CHECK(!(cases[i].llama ? LLAMA({p.key, "null"}) : GPT2({p.key, "null"})));
+    }
+}
+
+static void numbers_are_typed_and_ranged(void)
+{
+    static const char *const bad[] = {"0", "-1", "1.5", "\"2\"", "1e30", "true", "[]", "{}",
+                                      "99999999999999999999999999", "-99999999999999999999"};
+    static const char *const counts[] = {"num_hidden_layers", "hidden_size", "intermediate_size",
+                                         "num_attention_heads", "num_key_value_heads", "head_dim",
+                                         "vocab_size", "max_position_embeddings"};
+    static const char *const reals[] = {"rms_norm_eps", "rope_theta"};
+    static const char *const bad_reals[] = {"0", "-1", "\"1e-5\"", "1e300",
+                                            "true", "[]"};
+
+    for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
+        for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+            CHECK(LLAMA({counts[k], bad[i]}) == ZINF_BAD_INPUT);
+            CHECK(says(counts[k]) && says("expected"));
+        }
+    for (size_t k = 0; k < sizeof reals / sizeof *reals; k++)
+        for (size_t i = 0; i < sizeof bad_reals / sizeof *bad_reals; i++)
+            CHECK(LLAMA({reals[k], bad_reals[i]}) == ZINF_BAD_INPUT && says(reals[k]));
+    CHECK(LLAMA({"tie_word_embeddings", "1"}) && says("tie_word_embeddings") && says("true"));
+    for (size_t i = 0; i < 9; i++) {
+        CHECK(LLAMA({llama[i].key, NULL}) != ZINF_OK || i == 4 || i == 8);
+        CHECK(!err.status || (says(llama[i].key) && says("missing")));
+    }
+    CHECK(LLAMA({"head_dim", "15"}) && says("even"));
+    CHECK(LLAMA({"head_dim", NULL}, {"num_attention_heads", "7"}) && says("not a multiple"));
+    CHECK(LLAMA({"num_attention_heads", "7"}) && says("num_key_value_heads"));
+    CHECK(GPT2({"n_head", "5"}) && says("n_embd") && says("not a multiple"));
+}
+
+/* ---- the parse ---- */
+
+static void keys_that_come_twice_are_refused(void)
+{
+    CHECK(parse("{\"model_type\": \"gpt2\", \"a\": {\"b\": 1, \"c\": [{\"b\": 1}], \"b\": 2}}"));
+    CHECK(err.status == ZINF_BAD_INPUT && says("the key \"b\" twice"));
+    CHECK(parse("{\"x\": 1, \"\\u0078\": 2}") && says("twice"));
+    CHECK(parse("{\"x\": 1, \"x\\u0000y\": 2}") == ZINF_BAD_INPUT);
+    /* equal keys of different objects, and colons in texts, are no such thing */
+    CHECK(parse("{\"a\": {\"b\": \"\\\"b\\\": {:\"}, \"b\": [\"a:\", {\"b\": {}}, {\"b\": 0}]}"));
+    CHECK(says("model_type"));
+}
+
+static void what_is_no_json_object_is_refused(void)
+{
+    static const char *const texts[] = {
+        " ", "{", "[]", "7", "null", "{\"a\": 1,}", "{\"a\": 1} x", "{'a': 1}", "{\"a\": 01}",
+        "{\"a\" 1}", "{\"a\": \"\xff\"}", "{\"a\": \"\n\"}", "{} {}",
+        "{\"a\": nan}", "{\"a\": NaN}", "{\"a\": -Infinity}", "{'a\"': 1}", "{\"a\": \"b", "\"\\",
+        "{\"a\": 1 /* b */}", "{\"a\": .5}",
+        "{\"a\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}"};
+
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        CHECK_MESSAGE(parse(texts[i]) == ZINF_BAD_INPUT, "%s", texts[i]);
+        CHECK(says("not well-formed JSON") && says("small one/config.json"));
+    }
+    memset(&err, 0, sizeof err);
+    CHECK(zinf_hf_config_parse("c", "{}\0{}", 5, &config, &err) == ZINF_BAD_INPUT);
+    CHECK(parse("") == ZINF_BAD_INPUT);
+}
+
+static void files_that_cannot_be_read_are_named(void)
+{
+    memset(&err, 0, sizeof err);
+    CHECK(zinf_hf_config_read("/nonexistent/config.json", &config, &err) == ZINF_BAD_INPUT);
+    CHECK(says("/nonexistent/config.json") && says("cannot be opened"));
+    memset(&err, 0, sizeof err);
+    CHECK(zinf_hf_config_read("/", &config, &err) == ZINF_BAD_INPUT && says("//config.json"));
+    memset(&err, 0, sizeof err);
+    CHECK(zinf_hf_config_read("/dev/zero", &config, &err) == ZINF_BAD_INPUT && says("regular"));
+    CHECK(zinf_hf_config_is("/") && zinf_hf_config_is("x.json") && !zinf_hf_config_is("x.yaml"));
+}
+
+int main(void)
+{
+    RUN(gpt2_is_read);
+    RUN(llama_is_read);
+    RUN(qwen2_has_biases_without_a_key);
+    RUN(mistral_needs_full_attention);
+    RUN(rotary_positions_are_read_as_both_versions_write_them);
+    RUN(notes_name_dropout_and_what_is_not_known);
+    RUN(what_would_change_the_result_is_refused_by_name);
+    RUN(numbers_are_typed_and_ranged);
+    RUN(keys_that_come_twice_are_refused);
+    RUN(what_is_no_json_object_is_refused);
+    RUN(files_that_cannot_be_read_are_named);
+    return check_finish();
+}
