@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/checker.h"
 #include "runtime/opcodes.h"
 #include "tests/bitwise/trainer.h"
 #include "tests/check.h"
@@ -156,6 +157,86 @@ static void clipping_excludes_them_and_the_search_never_chooses_them(void)
     zinf_plan_free(&plan);
 }
 
+/* ---- the checker: plans of one queue, where the next instruction is what runs next ---- */
+
+/* From instruction `from` on the first of the opcode, of the unit if there is one. */
+static uint32_t find(const zinf_plan *plan, uint32_t from, unsigned opcode, uint32_t unit)
+{
+    while (from < plan->n_instrs && (plan->instrs[from].opcode != opcode ||
+                                     (unit != ZINF_NONE && plan->instrs[from].unit != unit)))
+        from++;
+    CHECK(from < plan->n_instrs);
+    return from;
+}
+
+static uint32_t first_update(const zinf_plan *plan)
+{
+    const zinf_program *step = &plan->programs[ZINF_PROGRAM_STEP];
+
+    return find(plan, plan->segments[step->first_segment].first_instr, ZINF_OP_ADAM, ZINF_NONE);
+}
+
+static void move_behind(zinf_plan *plan, uint32_t instr, uint32_t other)
+{
+    const zinf_instr moved = plan->instrs[instr];
+
+    memmove(&plan->instrs[instr], &plan->instrs[instr + 1], (other - instr) * sizeof moved);
+    plan->instrs[other] = moved;
+}
+
+static void check_refused(zinf_plan *plan, const char *rule, const char *why)
+{
+    zinf_error err = {0};
+
+    CHECK(zinf_plan_check(plan, &err) == ZINF_DOES_NOT_FIT);
+    CHECK_MESSAGE(!strncmp(err.text, rule, 2) && strstr(err.text, why), "expected %s, %s: %s", rule,
+                  why, err.text);
+    zinf_plan_free(plan);
+}
+
+static void an_operator_after_the_update_of_its_weight_is_refused(void)
+{
+    zinf_plan plan = {0};
+
+    make(0, 0, true, "backward", &plan);
+    const uint32_t use = find(&plan, first_update(&plan), ZINF_OP_LINEAR_BACKWARD_INPUT, ZINF_NONE);
+    move_behind(&plan, use, find(&plan, use, ZINF_OP_ADAM, plan.instrs[use].unit));
+    check_refused(&plan, "C7", "used again after the update");
+}
+
+static void an_update_by_another_units_norm_is_refused(void)
+{
+    zinf_plan plan = {0};
+
+    make(0, 0, true, "backward", &plan);
+    const uint32_t adam = first_update(&plan);
+    move_behind(&plan, adam, find(&plan, adam, ZINF_OP_CLIP, ZINF_NONE));
+    check_refused(&plan, "C7", "after its norm");
+}
+
+/* The head's norm is taken before the loss: nothing orders who waits for it with the loss. */
+static void a_norm_that_does_not_wait_for_the_loss_is_refused(void)
+{
+    zinf_plan plan = {0};
+
+    make(4, 0, true, "backward", &plan);
+    const uint32_t i = find(&plan, first_update(&plan) - 1, ZINF_OP_CLIP, ZINF_NONE);
+    const uint32_t head = plan.n_units - 1;
+    uint32_t sum = find(&plan, 0, ZINF_OP_SUM_OF_SQUARES, head);
+    for (uint32_t k = sum; k < i; k++) /* the last micro-batch's */
+        if (plan.instrs[k].opcode == ZINF_OP_SUM_OF_SQUARES && plan.instrs[k].unit == head)
+            sum = k;
+    CHECK(plan.instrs[sum + 1].opcode == ZINF_OP_LOSS && plan.instrs[i].n_waits == 0);
+    plan.waits = realloc(plan.waits, (plan.n_waits + 1) * sizeof *plan.waits);
+    CHECK(plan.waits);
+    plan.waits[plan.n_waits] = (zinf_wait){sum, 0};
+    plan.instrs[i].queue = ZINF_QUEUE_UPDATE;
+    plan.instrs[i].wait0 = plan.n_waits++;
+    plan.instrs[i].n_waits = 1;
+    plan.operands[plan.instrs[i].operand0].offset = 8 * ((uint64_t)ZINF_SCALAR_PARTIALS + head);
+    check_refused(&plan, "C3", "waits not for the write");
+}
+
 int main(void)
 {
     const char *base = getenv("TMPDIR");
@@ -168,6 +249,9 @@ int main(void)
     RUN(all_but_the_last_few_updates_are_inside_the_last_backward);
     RUN(gradients_of_a_single_micro_batch_do_not_go_to_nvme);
     RUN(clipping_excludes_them_and_the_search_never_chooses_them);
+    RUN(an_operator_after_the_update_of_its_weight_is_refused);
+    RUN(an_update_by_another_units_norm_is_refused);
+    RUN(a_norm_that_does_not_wait_for_the_loss_is_refused);
     rmdir(directory);
     return check_finish();
 }
