@@ -1,6 +1,7 @@
 /* planner/main.c - zinf-plan: a model and a cluster in, a checked plan out. The list of passes. */
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -239,6 +240,7 @@ int main(int argc, char **argv)
     options o;
 
     zinf_files_guard_standard();
+    signal(SIGXFSZ, SIG_IGN); /* a file too large is an error like others: EFBIG */
     if (parse(argc, argv, &o, &err) == ZINF_OK) {
         if (o.help)
             print_help(stdout);

@@ -188,7 +188,7 @@ static choices micro_batches(const pool *p)
         return choose(p->settings->micro_batch, NULL, 0, 0);
     for (uint64_t power = 1 << 20; power >= 1; power /= 2) {
         uint64_t batch = power;
-        while (batch <= global && global % batch)
+        while (batch < 2 * power && global % batch)
             batch++;
         if (batch <= global && batch < 2 * power)
             c.values[c.n++] = (uint32_t)batch;

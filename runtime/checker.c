@@ -550,7 +550,11 @@ static bool check_role(zinf_checker *c)
     case ZINF_OP_IMPORT:
     case ZINF_OP_EXPORT:
         c->tallies[unit].updates++;
-        return is_state(c, 0);
+        return (c->kind == (c->instr->opcode == ZINF_OP_INIT     ? ZINF_PROGRAM_INIT
+                            : c->instr->opcode == ZINF_OP_IMPORT ? ZINF_PROGRAM_LOAD
+                                                                 : ZINF_PROGRAM_SAVE) ||
+                refuse(c, "C7", 0, o, "is made, loaded or saved by another program")) &&
+               is_state(c, 0);
     case ZINF_OP_ALLGATHER:
         return (is_array(c, 0, PARAM, 0) && o[1].value == plan->units[unit].whole_param) ||
                refuse(c, "C6", 0, o, "is not a unit's shard into its whole");

@@ -79,6 +79,8 @@ zinf_status zinf_checkpoint_open(const char *directory, const zinf_plan *plan, u
 zinf_status zinf_checkpoint_get(zinf_checkpoint_reader *reader, uint32_t tensor,
                                 zinf_state_array array, uint64_t first, uint64_t n,
                                 float *ret_values, zinf_error *err);
+/* Equal for equal states at the same step: what ranks compare. */
+uint64_t zinf_checkpoint_identity(const zinf_checkpoint_reader *reader);
 void zinf_checkpoint_close(zinf_checkpoint_reader *reader); /* accepts NULL */
 
 #endif

@@ -32,6 +32,7 @@ struct zinf_checkpoint_reader {
     uint32_t rank, n_ranks;
     int dir_fd, fds[ZINF_N_STATES];
     uint64_t *at[ZINF_N_STATES]; /* [n_tensors]: byte offset in its file */
+    uint64_t identity;           /* hash of the manifest, which has every checksum */
 };
 
 static zinf_status refuse(const zinf_checkpoint_reader *r, zinf_error *err, const char *format, ...)
@@ -308,7 +309,7 @@ static zinf_status check_manifest_sum(const zinf_checkpoint_reader *r, json_obje
     return ZINF_OK;
 }
 
-static zinf_status read_manifest(const zinf_checkpoint_reader *r, json_object **ret_manifest,
+static zinf_status read_manifest(zinf_checkpoint_reader *r, json_object **ret_manifest,
                                  zinf_error *err)
 {
     uint64_t n = 0;
@@ -324,6 +325,7 @@ static zinf_status read_manifest(const zinf_checkpoint_reader *r, json_object **
         refuse(r, err, "\"%s\" of %" PRIu64 " bytes is too large", ZINF_MANIFEST_NAME, n);
     else if (!zinf_read_all(fd, text, n, 0, r->directory, ZINF_MANIFEST_NAME, err)) {
         text[n] = 0;
+        r->identity = XXH64(text, n, 0);
         if (!parse(r, ZINF_MANIFEST_NAME, text, n, ret_manifest, err))
             check_manifest_sum(r, *ret_manifest, text, n, err);
     }
@@ -505,6 +507,11 @@ zinf_status zinf_checkpoint_get(zinf_checkpoint_reader *r, uint32_t tensor,
     return zinf_read_all(r->fds[array], ret_values, n * sizeof *ret_values,
                          r->at[array][tensor] + first * sizeof *ret_values, r->directory,
                          zinf_state_files[array], err);
+}
+
+uint64_t zinf_checkpoint_identity(const zinf_checkpoint_reader *reader)
+{
+    return reader->identity;
 }
 
 void zinf_checkpoint_close(zinf_checkpoint_reader *r)

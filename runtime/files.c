@@ -1,6 +1,7 @@
 /* runtime/files.c - see files.h. */
 #include "runtime/files.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -33,4 +34,23 @@ void zinf_files_guard_standard(void)
     for (int fd = 0; fd <= 2; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDONLY) < 0)
             return; /* no /dev: nothing better can be done */
+}
+
+zinf_status zinf_files_output(const char *path, int flags, const char *what, FILE **ret_file,
+                              zinf_error *err)
+{
+    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | flags, 0666);
+    FILE *file = NULL;
+
+    if (fd >= 0 && fcntl(fd, F_SETFL, flags & O_APPEND) == 0) /* from now on it waits */
+        file = fdopen(fd, flags & O_APPEND ? "a" : "w");
+    if (!file) {
+        const int error = errno;
+        if (fd >= 0)
+            close(fd);
+        return zinf_fail(err, ZINF_MACHINE, "cannot create %s \"%s\": %s", what, path,
+                         error == ENXIO ? "it is a pipe that nobody reads" : strerror(error));
+    }
+    *ret_file = file;
+    return ZINF_OK;
 }

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include "runtime/error.h"
 
@@ -17,6 +18,11 @@ typedef struct zinf_named_file {
 /* BAD_INPUT if a file that will be written is also another of them, by whatever name: an input
  * would be lost, or one output with the other. Devices and pipes may be named twice. */
 zinf_status zinf_files_distinct(const zinf_named_file *files, size_t n, zinf_error *err);
+
+/* Creates or opens an output. flags: O_TRUNC or O_APPEND; what: "log", for the error. A pipe that
+ * nobody reads is an error (MACHINE), where an ordinary open would wait for a reader. */
+zinf_status zinf_files_output(const char *path, int flags, const char *what, FILE **ret_file,
+                              zinf_error *err);
 
 /* A standard descriptor that is closed would be given to the next file opened, and the product
  * written into it. Opens /dev/null for reading in its place: writing there still fails. */

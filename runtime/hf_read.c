@@ -90,7 +90,7 @@ static zinf_status open_file(const char *path, int *ret_fd, uint64_t *ret_bytes,
 static zinf_status use_shard(zinf_hf_reader *r, uint32_t index, zinf_error *err)
 {
     char *path = NULL;
-    uint64_t bytes;
+    uint64_t bytes = 0;
 
     if (r->fd >= 0 && r->open_shard == index)
         return ZINF_OK;

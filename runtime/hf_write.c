@@ -416,11 +416,12 @@ static zinf_status write_text(const zinf_hf_writer *w, const char *name, json_ob
 {
     const char *text = json_object_to_json_string_ext(
         object, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED | JSON_C_TO_STRING_NOSLASHESCAPE);
+    const bool fine = text && errno != ENOMEM; /* 0 when the object was begun */
     const int fd = openat(w->dir_fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 
     if (fd < 0)
         return fail_on(w, "creating", name, err);
-    if (!text || errno == ENOMEM)
+    if (!fine)
         zinf_fail(err, ZINF_MACHINE, "export: out of memory");
     else if (!zinf_write_all(fd, text, strlen(text), 0, w->temporary, name, err) &&
              !zinf_write_all(fd, "\n", 1, strlen(text), w->temporary, name, err) && fsync(fd))
@@ -432,6 +433,7 @@ static zinf_status write_text(const zinf_hf_writer *w, const char *name, json_ob
 
 static zinf_status write_index(const zinf_hf_writer *w, zinf_error *err)
 {
+    errno = 0;
     json_object *index = json_object_new_object(), *metadata = json_object_new_object();
     json_object *map = json_object_new_object();
     uint64_t total = 0;
@@ -440,10 +442,10 @@ static zinf_status write_index(const zinf_hf_writer *w, zinf_error *err)
         total += w->shards[i].bytes;
     zinf_json_add(metadata, "total_size", json_object_new_uint64(total));
     zinf_json_add(index, "metadata", metadata);
-    zinf_json_add(index, "weight_map", map);
     for (uint32_t i = 0; i < w->plan->n_tensors; i++)
         zinf_json_add(map, w->plan->tensors[i].name,
-                               json_object_new_string(w->shards[w->file_of[i]].name));
+                      json_object_new_string(w->shards[w->file_of[i]].name));
+    zinf_json_add(index, "weight_map", map);
     write_text(w, ZINF_HF_INDEX, index, err);
     json_object_put(index);
     return err->status;
@@ -483,6 +485,7 @@ static json_object *make_config(const zinf_model_info *m)
 {
     const bool gpt2 = m->family[0] == 'g';
     const char *type = gpt2 ? "gpt2" : m->qkv_bias ? "qwen2" : "llama";
+    errno = 0;
     json_object *c = json_object_new_object(), *names = json_object_new_array();
 
     zinf_json_append(names, json_object_new_string(gpt2 ? "GPT2LMHeadModel"

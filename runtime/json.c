@@ -100,10 +100,11 @@ static bool find_twice(const char *text, size_t n, zinf_shown *ret_key)
         const size_t end = skip_string(text, i);
         if (text[end + strspn(text + end, " \t\r\n")] == ':' && depth > 0) {
             char *key = strndup(text + i + 1, end - i - 2);
-            found = key && json_object_object_get_ex(keys[depth - 1], key, NULL);
+            found = key && keys[depth - 1] &&
+                    json_object_object_get_ex(keys[depth - 1], key, NULL);
             if (found)
                 *ret_key = zinf_show(key);
-            else if (key)
+            else if (key && keys[depth - 1])
                 json_object_object_add(keys[depth - 1], key, NULL);
             free(key);
         }

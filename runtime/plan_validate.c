@@ -3,6 +3,7 @@
  * question, which begins here: what C1, C2 and C5 say, and the shapes of C4 and C6, is about one
  * instruction by itself. Time and memory are linear in the plan (n log n for parts).
  */
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -73,19 +74,23 @@ static zinf_status check_fixed(const zinf_plan *plan, zinf_error *err)
         {"machine.overlap_read_write", machine->overlap_read_write, 0, 1},
         {"predicted.bound_by", plan->predicted.bound_by, 0, ZINF_N_QUEUES - 1},
     };
+    const double below_1 = 1 - DBL_EPSILON / 2;
     const struct {
         const char *name;
-        double value;
+        double value, most;
     } real[] = {
-        {"job.lr", job->lr}, {"job.min_lr", job->min_lr}, {"job.beta1", job->beta1},
-        {"job.beta2", job->beta2}, {"job.eps", job->eps}, {"job.clip", job->clip},
-        {"job.weight_decay", job->weight_decay}, {"predicted.step_s", plan->predicted.step_s},
-        {"predicted.flops_per_step", plan->predicted.flops_per_step},
-        {"predicted.peak_flops", plan->predicted.peak_flops},
-        {"model.norm_eps", model->norm_eps}, {"model.rope_theta", model->rope_theta},
-        {"model.rope_factor", model->rope_factor},
-        {"model.rope_low_freq_factor", model->rope_low_freq_factor},
-        {"model.rope_high_freq_factor", model->rope_high_freq_factor},
+        {"job.lr", job->lr, 10}, {"job.min_lr", job->min_lr, 10},
+        {"job.beta1", job->beta1, below_1}, {"job.beta2", job->beta2, below_1},
+        {"job.eps", job->eps, 1}, {"job.clip", job->clip, 1e9},
+        {"job.weight_decay", job->weight_decay, 10},
+        {"predicted.step_s", plan->predicted.step_s, DBL_MAX},
+        {"predicted.flops_per_step", plan->predicted.flops_per_step, DBL_MAX},
+        {"predicted.peak_flops", plan->predicted.peak_flops, DBL_MAX},
+        {"model.norm_eps", model->norm_eps, DBL_MAX},
+        {"model.rope_theta", model->rope_theta, DBL_MAX},
+        {"model.rope_factor", model->rope_factor, DBL_MAX},
+        {"model.rope_low_freq_factor", model->rope_low_freq_factor, DBL_MAX},
+        {"model.rope_high_freq_factor", model->rope_high_freq_factor, DBL_MAX},
     };
 
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
@@ -93,9 +98,9 @@ static zinf_status check_fixed(const zinf_plan *plan, zinf_error *err)
             return REFUSE("%s is %" PRIu64 ", allowed are %" PRIu64 " to %" PRIu64,
                           whole[i].name, whole[i].value, whole[i].least, whole[i].most);
     for (size_t i = 0; i < sizeof real / sizeof *real; i++)
-        if (!(real[i].value >= 0) || !isfinite(real[i].value))
-            return REFUSE("%s is %g, it must be a finite number, not negative", real[i].name,
-                          real[i].value);
+        if (!(real[i].value >= 0) || !(real[i].value <= real[i].most))
+            return REFUSE("%s is %g, it must be a number from 0 to %g", real[i].name,
+                          real[i].value, real[i].most);
     for (int i = 0; i < ZINF_N_CLASSES; i++)
         if (decisions->tier[i] > ZINF_TIER_NVME)
             return REFUSE("the tier of class %s is %" PRIu32 ", the last tier is %d",

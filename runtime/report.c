@@ -2,6 +2,7 @@
 #include "runtime/report.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -11,7 +12,9 @@
 #include <time.h>
 #include <unistd.h>
 
-static uint64_t now_ns(void)
+#include "runtime/files.h"
+
+uint64_t zinf_report_now_ns(void)
 {
     struct timespec now;
 
@@ -44,7 +47,7 @@ static double positive(double value)
 
 void zinf_progress_step(zinf_progress_line *line, const zinf_step_report *step, bool last)
 {
-    const uint64_t now = now_ns();
+    const uint64_t now = zinf_report_now_ns();
     char left[32], val[48] = "";
 
     if (line->silent)
@@ -90,13 +93,7 @@ void zinf_progress_say(zinf_progress_line *line, const char *format, ...)
 
 zinf_status zinf_log_open(const char *path, FILE **ret_log, zinf_error *err)
 {
-    FILE *log = fopen(path, "we");
-
-    if (!log)
-        return zinf_fail(err, ZINF_MACHINE, "cannot create log \"%s\": %s", path,
-                         strerror(errno));
-    *ret_log = log;
-    return ZINF_OK;
+    return zinf_files_output(path, O_TRUNC, "log", ret_log, err);
 }
 
 static const char row_begin[] = "{\"step\": ", summary_begin[] = "{\"summary\": ",
@@ -233,6 +230,8 @@ zinf_status zinf_log_summary(FILE *log, const zinf_plan *plan, const zinf_run_re
     fprintf(log, "\"peak_rss_bytes\": %" PRIu64, run->peak_rss_bytes);
     number(log, "predicted_step_s", run->predicted_step_s);
     number(log, "measured_step_s", run->measured_step_s);
+    number(log, "begin_s", run->begin_s);
+    number(log, "save_s", run->save_s);
     fputs(", \"queues\": {", log);
     for (unsigned q = 0; q < ZINF_N_QUEUES; q++)
         fprintf(log, "%s\"%s\": {\"predicted_s\": %.17g, \"measured_s\": %.17g}", q ? ", " : "",

@@ -31,6 +31,7 @@ typedef struct zinf_run_report {
     uint64_t planned_bytes[ZINF_N_TIERS], measured_bytes[ZINF_N_TIERS], peak_rss_bytes;
     double predicted_step_s, measured_step_s; /* measured: mean, without the first of several */
     double queue_s[ZINF_N_QUEUES];            /* measured busy time of a step, mean */
+    double begin_s, save_s; /* making or loading all states; the last checkpoint, 0: none */
     uint64_t params_hash, n_steps;
     uint64_t sent_bytes;           /* in all steps */
     const zinf_rank_report *ranks; /* [n_ranks] */
@@ -44,6 +45,8 @@ typedef struct zinf_progress_line {
     uint64_t shown_ns;
     double mean_step_s;
 } zinf_progress_line;
+
+uint64_t zinf_report_now_ns(void); /* a clock for the times of a report */
 
 void zinf_progress_begin(zinf_progress_line *line, bool tells);
 /* On a terminal one line, rewritten; else a line a second at most. last: always shown. */

@@ -4,6 +4,7 @@
 #include "runtime/run.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <malloc.h>
 #include <math.h>
@@ -18,6 +19,7 @@
 #include "runtime/data.h"
 #include "runtime/evaluate.h"
 #include "runtime/executor.h"
+#include "runtime/files.h"
 #include "runtime/hf.h"
 #include "runtime/nonfinite.h"
 #include "runtime/overhead.h"
@@ -147,7 +149,7 @@ static uint64_t hash_text(const char *text)
 }
 
 /* What every rank must agree on, beside the plan. */
-static zinf_status compare_inputs(session *s, zinf_error *err)
+static zinf_status compare_inputs(session *s, uint64_t checkpoint, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
     uint64_t data = 0, val = 0;
@@ -162,6 +164,7 @@ static zinf_status compare_inputs(session *s, zinf_error *err)
         {"--steps", s->steps},
         {"step to begin at", s->progress.step},
         {"position in the data", s->progress.data_position},
+        {"checkpoint to resume", checkpoint},
         {"--init", hash_text(o->init)},
         {"--save", hash_text(o->save)},
         {"--save-every", o->save_every},
@@ -220,10 +223,9 @@ static zinf_status open_files(session *s, zinf_error *err)
         return err->status;
     if (o->trace) { /* written at the end: a bad name must not cost the training */
         const bool absent = access(o->trace, F_OK) != 0;
-        FILE *trace = fopen(o->trace, "a");
-        if (!trace)
-            return zinf_fail(err, ZINF_MACHINE, "cannot create trace \"%s\": %s", o->trace,
-                             strerror(errno));
+        FILE *trace;
+        if (zinf_files_output(o->trace, O_APPEND, "trace", &trace, err))
+            return err->status;
         fclose(trace);
         if (absent)
             unlink(o->trace);
@@ -362,6 +364,7 @@ static zinf_status open_checkpoint(session *s, zinf_checkpoint_reader **ret_read
 static zinf_status begin(session *s, zinf_error *err)
 {
     const bool resume = s->options->resume != NULL;
+    const uint64_t start_ns = zinf_report_now_ns();
     zinf_env env = {.get = get_state};
     zinf_checkpoint_reader *reader = NULL;
     zinf_hf_reader *pretrained = NULL;
@@ -370,7 +373,8 @@ static zinf_status begin(session *s, zinf_error *err)
         open_checkpoint(s, &reader, err);
     else if (s->options->init && !zinf_hf_open(s->options->init, &s->plan, &pretrained, err))
         env.get = get_pretrained;
-    if (zinf_ranks_together(s->ranks, err) == ZINF_OK && compare_inputs(s, err) == ZINF_OK) {
+    if (zinf_ranks_together(s->ranks, err) == ZINF_OK &&
+        compare_inputs(s, resume ? zinf_checkpoint_identity(reader) : 0, err) == ZINF_OK) {
         env.state_context = resume ? (void *)reader : pretrained;
         env.step = s->progress.step;
         zinf_executor_run(s->executor, resume || pretrained ? ZINF_PROGRAM_LOAD
@@ -379,6 +383,7 @@ static zinf_status begin(session *s, zinf_error *err)
     }
     zinf_checkpoint_close(reader);
     zinf_hf_close(pretrained);
+    s->report.begin_s = 1e-9 * (double)(zinf_report_now_ns() - start_ns);
     if (err->status == ZINF_OK && resume)
         zinf_progress_say(&s->line, "zinf-run: resumed \"%s\" at step %" PRIu64,
                           s->options->resume, s->progress.step);
@@ -438,6 +443,7 @@ static zinf_status export_state(session *s, bool save, bool export, largest *ret
 {
     state_sink sink = {.hash = s->hash, .largest = ret_largest};
     zinf_env env = {.step = s->progress.step, .put = put_state, .state_context = &sink};
+    const uint64_t start_ns = zinf_report_now_ns();
     zinf_error reserving = {0};
     uint32_t n;
     uint64_t *totals = zinf_params_hash_totals(s->hash, &n);
@@ -455,6 +461,7 @@ static zinf_status export_state(session *s, bool save, bool export, largest *ret
     }
     if (save) {
         s->saved_step = s->progress.step;
+        s->report.save_s = 1e-9 * (double)(zinf_report_now_ns() - start_ns);
         zinf_progress_say(&s->line, "zinf-run: saved step %" PRIu64 " in \"%s\"",
                           s->progress.step, s->options->save);
     }

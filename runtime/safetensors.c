@@ -289,9 +289,9 @@ zinf_status zinf_safetensors_header(const zinf_safetensor_row *rows, uint32_t n,
     json_object *header = json_object_new_object(), *texts = json_object_new_object();
     uint64_t at = 0;
 
-    zinf_json_add(header, "__metadata__", texts);
     for (unsigned i = 0; i < n_metadata; i++)
         zinf_json_add(texts, metadata[i][0], json_object_new_string(metadata[i][1]));
+    zinf_json_add(header, "__metadata__", texts); /* last: without memory it is freed */
     for (uint32_t i = 0; i < n; i++) {
         json_object *entry = json_object_new_object(), *range = json_object_new_array();
         json_object *shape = json_object_new_array();
@@ -302,8 +302,7 @@ zinf_status zinf_safetensors_header(const zinf_safetensor_row *rows, uint32_t n,
         }
         zinf_json_append(range, json_object_new_uint64(at));
         zinf_json_append(range, json_object_new_uint64(at += bytes));
-        zinf_json_add(entry, "dtype",
-                               json_object_new_string(zinf_dtype_name(rows[i].dtype)));
+        zinf_json_add(entry, "dtype", json_object_new_string(zinf_dtype_name(rows[i].dtype)));
         zinf_json_add(entry, "shape", shape);
         zinf_json_add(entry, "data_offsets", range);
         if (header && json_object_object_get_ex(header, rows[i].name, NULL)) {

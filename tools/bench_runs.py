@@ -321,7 +321,8 @@ def storage(m):
         for turn in range(3):
             with open(m.cluster() if turn == 0 else m.probe("cluster-storage.yaml")) as file:
                 text = file.read()
-            block = int(re.search(r"block: (\d+) KiB", text)[1]) << 10
+            size, unit = re.search(r"block: (\d+) ([KM])iB", text).groups()
+            block = int(size) << (10 if unit == "K" else 20)
             depth = int(re.search(r"depth: (\d+)", text)[1])
             mine = 1e9 * float(re.search(r"\b%s: ([\d.]+) GB/s" % kind, text)[1])
             ratios.append(mine / fio(m, kind, block, depth))
@@ -338,23 +339,21 @@ def startup(m):
              for kind in ("read", "write")}
     plan, told = m.plan(m.model("gpt2-124m", 512, 4), m.cluster(), DEVICE)
     place = os.path.join(m.dir, "saved")
-    bytes_ = 12.0 * told["model"]["params"]
-
-    def seconds(extra):
+    state = 12.0 * told["model"]["params"]
+    begun, saves, loads = [], [], []
+    for _ in range(3):
+        shutil.rmtree(place, ignore_errors=True)
         begin = time.monotonic()
-        rows, _ = m.run(plan, 1 if "--resume" not in extra else 2, extra)
-        return time.monotonic() - begin - sum(row["step_s"] for row in rows)
-
-    bare = seconds([])
-    saved = seconds(["--save", place]) - bare
-    resumed = seconds(["--resume", place]) - bare
-    report(m.options, "startup", bare, "s", "command to the end of a run without its step "
-           "(%.0f MB of states made)" % (bytes_ / 1e6))
-    report(m.options, "startup/save", bytes_ / saved / rates["write"], "ratio",
-           "%.2f GB/s that storage writes" % (rates["write"] / 1e9))
-    report(m.options, "startup/load", bytes_ / max(resumed, 1e-9) / rates["read"], "ratio",
-           "%.2f GB/s that storage reads (less what making the states took)" %
-           (rates["read"] / 1e9))
+        rows, summary = m.run(plan, 1, ["--save", place])
+        begun.append(time.monotonic() - begin - rows[0]["step_s"] - summary["save_s"])
+        saves.append(state / summary["save_s"] / rates["write"])
+        loads.append(state / m.run(plan, 2, ["--resume", place])[1]["begin_s"] / rates["read"])
+    report(m.options, "startup", statistics.median(begun), "s", "command to first step, states of "
+           "%.0f MB made" % (state / 1e6), spread_of(begun))
+    report(m.options, "startup/save", statistics.median(saves), "ratio",
+           "%.2f GB/s that storage writes" % (rates["write"] / 1e9), spread_of(saves))
+    report(m.options, "startup/load", statistics.median(loads), "ratio",
+           "%.2f GB/s that storage reads" % (rates["read"] / 1e9), spread_of(loads))
 
 
 def plan(m):

@@ -200,6 +200,22 @@ static void rows_further_apart_than_written_are_refused(void)
     check_refused(&p, "C4", i, "is not the columns that belong to the weight's rows");
 }
 
+static void states_loaded_made_or_saved_by_another_program_are_refused(void)
+{
+    static const struct {
+        zinf_program_kind program;
+        zinf_opcode opcode, instead;
+    } cases[] = {{ZINF_PROGRAM_INIT, ZINF_OP_INIT, ZINF_OP_IMPORT},
+                 {ZINF_PROGRAM_LOAD, ZINF_OP_IMPORT, ZINF_OP_INIT}};
+
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        zinf_plan p = plan_of(1);
+        const uint32_t i = find(&p, cases[k].program, cases[k].opcode, 0);
+        p.instrs[i].opcode = (uint16_t)cases[k].instead;
+        check_refused(&p, "C7", i, "is made, loaded or saved by another program");
+    }
+}
+
 /* ---- several ranks ---- */
 
 static void a_gradient_scattered_to_another_unit_is_refused(void)
@@ -308,6 +324,7 @@ int main(void)
     RUN(a_norm_of_some_units_is_refused);
     RUN(a_batch_of_more_than_the_step_is_refused);
     RUN(rows_further_apart_than_written_are_refused);
+    RUN(states_loaded_made_or_saved_by_another_program_are_refused);
     RUN(a_gradient_scattered_to_another_unit_is_refused);
     RUN(another_units_gradient_scattered_is_refused);
     RUN(a_sum_over_ranks_of_no_value_of_its_own_is_refused);

@@ -321,6 +321,11 @@ def no_output_overwrites_an_input_or_another_output():
     for words in (["--log", data], ["--trace", data], ["--log", link], ["--log", plan]):
         done = lab.call(*run, *words, code=2)
         assert "same file" in done.stderr, done.stderr
+    pipe = lab.path("pipe")
+    os.mkfifo(pipe)
+    for option in "--log", "--trace":
+        done = lab.call(*run, option, pipe, code=4)
+        assert "a pipe that nobody reads" in done.stderr, done.stderr
     same = lab.path("same")
     assert "same file" in lab.call(*run, "--log", same, "--trace", same, code=2).stderr
     with open(data, "rb") as file:

@@ -332,6 +332,20 @@ def a_plan_that_cannot_be_written_is_one_line_and_exit_4():
             assert done.returncode == 4 and len(done.stderr.strip().splitlines()) == 1, done
 
 
+def a_plan_larger_than_a_file_may_be_is_one_line_and_exit_4():
+    done = subprocess.run(["bash", "-c", 'ulimit -f 10; exec "$@"', "-", plan, nano, split, "-o",
+                           path("large")], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 4 and done.stderr.count("\n") == 1, done
+    assert not [f for f in os.listdir(work) if f.startswith("large")]
+
+
+def a_batch_with_no_divisors_is_planned_in_seconds():
+    model = write("prime.yaml", NANO.replace("global_batch: 8", "global_batch: 1000000007") % 3)
+    before = os.times()
+    assert run(model, split).returncode in (0, 3)
+    assert os.times().children_user - before.children_user < 5
+
+
 def a_damaged_plan_is_refused():
     plan_json(*VARIED[1], "-o", path("good"))
     good = open(path("good"), "rb").read()

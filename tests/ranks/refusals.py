@@ -94,6 +94,11 @@ def a_checkpoint_that_not_every_rank_has_is_refused():
     assert "rank 1: checkpoint: directory" in sentence(done), done.stderr
     done = two(f"{path} --data {crew.text} --resume {saved}", f"{path} --data {crew.text}")
     assert "another step to begin at than rank 0" in sentence(done), done.stderr
+    other = crew.path("other-saved")
+    crew.sail(2, plan(2, seed=7), "--steps", "1", save=other)
+    done = two(f"{path} --data {crew.text} --resume {saved}",
+               f"{path} --data {crew.text} --resume {other}")
+    assert "another checkpoint to resume than rank 0" in sentence(done), done.stderr
 
 
 def a_batch_that_ranks_cannot_share_is_answered_with_advice():

@@ -149,6 +149,8 @@ static void beyond_tensor(zinf_plan *p) { p->parts[0].n_rows = UINT64_MAX; }
 static void open_string(zinf_plan *p) { p->strings[p->n_strings - 1] = 'x'; }
 static void open_name(zinf_plan *p) { memset(p->units[0].name, 'x', ZINF_NAME_BYTES); }
 static void nan_cost(zinf_plan *p) { p->instrs[0].cost_ns = 0.0 / 0.0; }
+static void huge_lr(zinf_plan *p) { p->job.lr = 1e308; }
+static void beta_of_1(zinf_plan *p) { p->job.beta2 = 1; }
 static void no_ranks(zinf_plan *p) { p->decisions.ranks = 0; }
 static void region_outside(zinf_plan *p)
 {
@@ -186,6 +188,8 @@ static void each_broken_rule_is_named(void)
         {"open_string", open_string, "NUL"},
         {"open_name", open_name, "does not end"},
         {"nan_cost", nan_cost, "costs"},
+        {"huge_lr", huge_lr, "job.lr is 1e+308, it must be a number from 0 to 10"},
+        {"beta_of_1", beta_of_1, "job.beta2 is 1"},
         {"no_ranks", no_ranks, "ranks"},
         {"region_outside", region_outside, "ends beyond the host arena"},
     };
