@@ -43,7 +43,8 @@ static void make(int which, unsigned i, bool unified, const char *time, zinf_pla
 
     snprintf(sets, sizeof sets,
              "clip=0 %s tier.param=%s tier.grad=%s tier.optimizer=%s tier.checkpoint=%s "
-             "prefetch.read=%u prefetch.upload=%u threads=2 io.block=8192 io.depth=4 optimizer_time=%s",
+             "prefetch.read=%u prefetch.upload=%u threads=2 io.block=8192 io.depth=4 "
+             "optimizer_time=%s",
              models[which].arithmetic, tiers[i / 9 % 3], tiers[i / 3 % 3], tiers[i % 3],
              tiers[strstr(models[which].arithmetic, "none") ? 0 : i % 3], i % 4, i % 3 % 2, time);
     CHECK_MESSAGE(trainer_plan(models[which].model, unified, sets, ret_plan, &err) == ZINF_OK,
