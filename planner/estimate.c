@@ -145,8 +145,10 @@ static void memory(const zinf_model *m, const zinf_cluster *cluster, const zinf_
     update[at] = in_window * ((home == ZINF_TIER_NVME ? 12 : 0) +
                               (tier[ZINF_CLASS_GRAD] != (uint32_t)at ? 4 : 0)) +
                  (tier[ZINF_CLASS_PARAM] != (uint32_t)at ? widest * s->act : 0);
+    const bool early = d->optimizer_time == ZINF_IN_BACKWARD; /* both at once */
+    const double on_device = max2(backward, classifier) + (early ? update[ZINF_TIER_DEVICE] : 0);
     if (host != ZINF_TIER_DEVICE) {
-        double staging = 0;
+        double staging = early ? update[ZINF_TIER_HOST] : 0;
         if (tier[ZINF_CLASS_PARAM] == ZINF_TIER_NVME)
             staging += in_window * s->act;
         if (grad_away)
@@ -159,10 +161,8 @@ static void memory(const zinf_model *m, const zinf_cluster *cluster, const zinf_
         if (tier[ZINF_CLASS_PARAM] != ZINF_TIER_HOST)
             filled += widest * s->act;
         bytes[ZINF_TIER_HOST] += max2(max2(staging, update[ZINF_TIER_HOST]), max2(filled, saved));
-        bytes[ZINF_TIER_DEVICE] += max2(max2(backward, classifier), update[ZINF_TIER_DEVICE]);
-    } else {
-        bytes[ZINF_TIER_DEVICE] += max2(max2(backward, classifier), update[at]);
     }
+    bytes[ZINF_TIER_DEVICE] += max2(on_device, update[ZINF_TIER_DEVICE]);
 }
 
 static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zinf_decisions *d,
@@ -247,8 +247,9 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
     /* a short prefetch exposes part of each transfer: half a stage in distance + 1 */
     double exposed = (storage + (shared ? 0 : up)) /
                      (double)(2 * (1 + d->prefetch_read) * (1 + d->prefetch_upload));
-    double pass = max2(busy, storage) + (busy < storage ? 0 : exposed < busy ? exposed : busy) *
-                                            0.1;
+    const double hidden = max2(busy, storage); /* a pass if everything hides that can */
+    double pass = hidden + (busy < storage ? 0 : exposed < busy ? exposed : busy) * 0.1;
+    const double pass_storage = storage;
 
     /* the update: a pipeline over units */
     double n = s->params * shard, adam, r = 0, w = 0, u = 0, dn = 0;
@@ -258,8 +259,11 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
         r += 12 * n;
         w += 12 * n;
     }
-    if (tier[ZINF_CLASS_GRAD] == ZINF_TIER_NVME)
-        r += 4 * n;
+    const bool early = d->optimizer_time == ZINF_IN_BACKWARD;
+    if (tier[ZINF_CLASS_GRAD] == ZINF_TIER_NVME) { /* early: not written by the last pass either */
+        r += early ? 0 : 4 * n;
+        w -= early ? 4 * n : 0;
+    }
     if (tier[ZINF_CLASS_PARAM] == ZINF_TIER_NVME)
         w += s->act * n;
     if (!cluster->unified) {
@@ -280,6 +284,9 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
     }
     storage = cluster->nvme.overlap ? max2(r, w) : r + w;
     double work = shared ? adam + u + dn : max2(adam, max2(u, dn));
+    if (early) /* beside the last pass */
+        return s->passes * pass - hidden +
+               max2(shared ? busy + work : max2(busy, work), pass_storage + storage);
     double tail = d->prefetch_read ? max2(storage, work) : r + w + adam + u + dn;
     return s->passes * pass + tail;
 }

@@ -276,6 +276,127 @@ void zinf_store_checkpoint(zinf_lowering *l, uint32_t group, zinf_view x)
                                  x, tier, dst);
 }
 
+/* ---- updates ---- */
+
+/* The queue that works on a class of states: compute if they live on the device, else update, so
+ * that compute does not wait for what is brought from another tier. */
+static zinf_queue work_queue(const zinf_lowering *l, zinf_class state_class)
+{
+    return l->d->tier[state_class] == ZINF_TIER_DEVICE ? ZINF_QUEUE_COMPUTE : ZINF_QUEUE_UPDATE;
+}
+
+/* Values of the loss and of the sums of squares once they are those of all ranks. */
+static uint32_t sum_of_ranks(const zinf_lowering *l, uint64_t slot)
+{
+    return l->scalar_value + (slot == ZINF_SCALAR_LOSS ? 3 : 4);
+}
+
+/* n scalars from `slot` become their sums over ranks, in place. */
+static void sum_scalars(zinf_lowering *l, uint64_t slot, uint64_t n, const char *name)
+{
+    zinf_view mine = zinf_scalars(l, slot, n), all = mine;
+
+    if (l->d->ranks == 1)
+        return;
+    all.value = sum_of_ranks(l, slot);
+    zinf_build_instr(l->b, ZINF_OP_ALLREDUCE, ZINF_QUEUE_COLLECTIVE, 0, -1, ZINF_NONE,
+                     zinf_build_string(l->b, "%s", name), NULL, (zinf_view[]){mine, all}, 2);
+}
+
+/* master, m and v as operands; chunk is a whole optimizer region or a copy of one. */
+static void split_chunk(const zinf_lowering *l, uint32_t unit, zinf_view chunk, zinf_view *ret)
+{
+    const zinf_unit *u = &l->b->plan->units[unit];
+
+    for (int i = 0; i < 3; i++)
+        ret[i] = zinf_slice(chunk, (uint64_t)i * u->array_stride / 4, 1, u->shard_elems,
+                            u->shard_elems);
+}
+
+/* Where updates work: with the states if they live on the device, else on the host. */
+static zinf_tier update_tier(const zinf_lowering *l)
+{
+    return l->d->tier[ZINF_CLASS_OPTIMIZER] == ZINF_TIER_DEVICE ? ZINF_TIER_DEVICE : l->host;
+}
+
+/* Norm and clip factor of units [first, first + n), whose sums of squares are those of all ranks;
+ * for updates that follow in the same queue. */
+static zinf_view norm_of_units(zinf_lowering *l, uint32_t first, uint32_t n)
+{
+    zinf_view clip[2] = {zinf_scalars(l, ZINF_SCALAR_PARTIALS + first, n),
+                         zinf_scalars(l, ZINF_SCALAR_NORM, 3)};
+
+    if (l->d->ranks > 1)
+        clip[0].value = sum_of_ranks(l, ZINF_SCALAR_PARTIALS);
+    zinf_build_instr(l->b, ZINF_OP_CLIP, work_queue(l, ZINF_CLASS_OPTIMIZER), 0, -1, ZINF_NONE,
+                     zinf_build_string(l->b, n == 1 ? "norm" : "global norm"), NULL, clip, 2);
+    return clip[1];
+}
+
+/* Brings a unit's gradient and states to where it is updated. */
+static void begin_update(zinf_lowering *l, uint32_t unit, zinf_view grad)
+{
+    const int32_t layer = l->b->plan->units[unit].layer;
+    char text[128];
+
+    snprintf(text, sizeof text, "%s grad", l->b->plan->units[unit].name);
+    l->update[unit].grad = move(l, unit, layer, text, grad, update_tier(l), zinf_absent);
+    snprintf(text, sizeof text, "%s optimizer", l->b->plan->units[unit].name);
+    l->update[unit].chunk = move(l, unit, layer, text, optimizer_region(l, unit), update_tier(l),
+                                 zinf_absent);
+    l->update[unit].begun = true;
+    l->begun[l->n_begun++] = unit;
+}
+
+static void finish_update(zinf_lowering *l, uint32_t unit, zinf_view clip)
+{
+    const zinf_unit *u = &l->b->plan->units[unit];
+    const int32_t layer = u->layer;
+    const zinf_tier at = update_tier(l);
+    zinf_view region = param_region(l, unit), home = optimizer_region(l, unit);
+    zinf_view param = view_tier(l, region) == at ? region : like(l, at, region);
+    zinf_view views[6] = {l->update[unit].grad, zinf_absent, zinf_absent, zinf_absent, param,
+                          clip};
+    char text[128];
+
+    split_chunk(l, unit, l->update[unit].chunk, &views[1]);
+    zinf_build_instr(l->b, ZINF_OP_ADAM, work_queue(l, ZINF_CLASS_OPTIMIZER), 0, layer, unit,
+                     zinf_build_string(l->b, "%s adam", u->name), (uint64_t[4]){u->decays}, views,
+                     6);
+    snprintf(text, sizeof text, "%s optimizer", u->name);
+    if (view_tier(l, home) != at)
+        copy(l, unit, layer, text, l->update[unit].chunk, home);
+    snprintf(text, sizeof text, "%s param", u->name);
+    if (param.buffer != region.buffer)
+        move(l, unit, layer, text, param, view_tier(l, region), region);
+}
+
+/* Finishes updates, oldest first, until `most` are under way. clip: of all units; or absent, and
+ * each goes by its own norm. */
+static void finish_updates(zinf_lowering *l, uint32_t most, zinf_view clip)
+{
+    for (; l->n_begun - l->n_updated > most && l->b->err->status == ZINF_OK; l->n_updated++) {
+        const uint32_t unit = l->begun[l->n_updated];
+        zinf_view own = clip;
+        if (clip.buffer == ZINF_NONE) {
+            sum_scalars(l, ZINF_SCALAR_PARTIALS + unit, 1, "sum of squares");
+            own = norm_of_units(l, unit, 1);
+        }
+        finish_update(l, unit, own);
+    }
+}
+
+/* Of a micro-batch. After the last one's a gradient may be used as soon as it is complete: not
+ * before, since the guard against what is not finite (CLIP) looks at the loss too, and all that
+ * is computed from here on comes after it. */
+void zinf_loss_was_added(zinf_lowering *l)
+{
+    if (!l->last_micro_batch || l->d->optimizer_time != ZINF_IN_BACKWARD)
+        return;
+    sum_scalars(l, ZINF_SCALAR_LOSS, 1, "loss");
+    l->updating = true;
+}
+
 /* ---- gradients ---- */
 
 /* Nobody has added to this unit's gradient yet in this step. */
@@ -300,13 +421,6 @@ zinf_view zinf_grad_target(zinf_lowering *l, uint32_t unit, bool second_use)
     zinf_view view = zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, ZINF_F32, 1, n, NULL);
     view.value = l->b->plan->units[unit].grad.value;
     return view;
-}
-
-/* The queue that works on a class of states: compute if they live on the device, else update, so
- * that compute does not wait for what is brought from another tier. */
-static zinf_queue work_queue(const zinf_lowering *l, zinf_class state_class)
-{
-    return l->d->tier[state_class] == ZINF_TIER_DEVICE ? ZINF_QUEUE_COMPUTE : ZINF_QUEUE_UPDATE;
 }
 
 /* This rank's shard of the sum of all ranks' gradients: straight into its region if it may. */
@@ -364,8 +478,12 @@ void zinf_store_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, bool secon
                          unit,
                          zinf_build_string(l->b, "%s norm", l->b->plan->units[unit].name), NULL,
                          (zinf_view[]){sum, zinf_scalars(l, ZINF_SCALAR_PARTIALS + unit, 1)}, 2);
-    if (tier != at)
+    if (last_use && l->updating) { /* the region is not needed any more */
+        begin_update(l, unit, sum);
+        finish_updates(l, l->d->prefetch_read, zinf_absent);
+    } else if (tier != at) {
         copy(l, unit, layer, text, sum, region);
+    }
 }
 
 /* ---- walking ---- */
@@ -445,97 +563,62 @@ static void select_tokens(zinf_lowering *l, zinf_view tokens, uint64_t first, bo
     l->tokens = mine;
 }
 
-/* master, m and v as operands; chunk is a whole optimizer region or a copy of one. */
-static void split_chunk(const zinf_lowering *l, uint32_t unit, zinf_view chunk, zinf_view *ret)
-{
-    const zinf_unit *u = &l->b->plan->units[unit];
-
-    for (int i = 0; i < 3; i++)
-        ret[i] = zinf_slice(chunk, (uint64_t)i * u->array_stride / 4, 1, u->shard_elems,
-                            u->shard_elems);
-}
-
 /* ---- programs ---- */
 
-/* n scalars from `slot` become their sums over ranks, in place. Returns the view of the sums. */
-static zinf_view sum_scalars(zinf_lowering *l, uint64_t slot, uint64_t n, const char *name)
-{
-    zinf_view mine = zinf_scalars(l, slot, n), all = mine;
-
-    if (l->d->ranks == 1)
-        return mine;
-    all.value = l->scalar_value + (slot == ZINF_SCALAR_LOSS ? 3 : 4);
-    zinf_build_instr(l->b, ZINF_OP_ALLREDUCE, ZINF_QUEUE_COLLECTIVE, 0, -1, ZINF_NONE,
-                     zinf_build_string(l->b, "%s", name), NULL, (zinf_view[]){mine, all}, 2);
-    return all;
-}
-
+/* What was not updated inside backward: all, or what is under way and what had its gradient before
+ * the loss was known. The norm is that of all units in any case. */
 static void lower_update(zinf_lowering *l)
 {
     const uint32_t n = l->b->plan->n_units;
-    const zinf_tier home = l->d->tier[ZINF_CLASS_OPTIMIZER];
-    const zinf_tier at = home == ZINF_TIER_DEVICE ? ZINF_TIER_DEVICE : l->host;
-    const zinf_queue queue = work_queue(l, ZINF_CLASS_OPTIMIZER);
-    zinf_view clip[2] = {zinf_absent, zinf_scalars(l, ZINF_SCALAR_NORM, 3)};
-    uint32_t next = 0;
 
-    /* CLIP looks at the loss too: the sums of squares come after it in their queue */
-    sum_scalars(l, ZINF_SCALAR_LOSS, 1, "loss");
-    clip[0] = sum_scalars(l, ZINF_SCALAR_PARTIALS, n, "sums of squares");
-    zinf_build_instr(l->b, ZINF_OP_CLIP, queue, 0, -1, ZINF_NONE,
-                     zinf_build_string(l->b, "global norm"), NULL, clip, 2);
-    for (uint32_t u = 0; u < n && l->b->err->status == ZINF_OK; u++) {
-        char text[128];
-        for (; next < n && next <= u + l->d->prefetch_read; next++) {
-            const zinf_unit *unit = &l->b->plan->units[next];
-            snprintf(text, sizeof text, "%s grad", unit->name);
-            l->update[next].grad = move(l, next, unit->layer, text, grad_region(l, next), at,
-                                        zinf_absent);
-            snprintf(text, sizeof text, "%s optimizer", l->b->plan->units[next].name);
-            l->update[next].chunk = move(l, next, l->b->plan->units[next].layer, text,
-                                         optimizer_region(l, next), at, zinf_absent);
-        }
-        const char *name = l->b->plan->units[u].name;
-        const int32_t layer = l->b->plan->units[u].layer;
-        zinf_view region = param_region(l, u);
-        zinf_view param = view_tier(l, region) == at ? region : like(l, at, region);
-        zinf_view views[6];
-        views[0] = l->update[u].grad;
-        split_chunk(l, u, l->update[u].chunk, &views[1]);
-        views[4] = param;
-        views[5] = clip[1];
-        zinf_build_instr(l->b, ZINF_OP_ADAM, queue, 0, layer, u,
-                         zinf_build_string(l->b, "%s adam", name),
-                         (uint64_t[4]){l->b->plan->units[u].decays}, views, 6);
-        name = l->b->plan->units[u].name;
-        if (home != at) {
-            snprintf(text, sizeof text, "%s optimizer", name);
-            copy(l, u, layer, text, l->update[u].chunk, optimizer_region(l, u));
-        }
-        if (param.buffer != region.buffer) {
-            snprintf(text, sizeof text, "%s param", name);
-            move(l, u, layer, text, param, view_tier(l, region), region);
-        }
+    finish_updates(l, 0, zinf_absent);
+    if (l->updating) {
+        for (uint32_t u = 0; u < n; u++)
+            if (!l->update[u].begun)
+                sum_scalars(l, ZINF_SCALAR_PARTIALS + u, 1, "sum of squares");
+    } else {
+        /* CLIP looks at the loss too: the sums of squares come after it in their queue */
+        sum_scalars(l, ZINF_SCALAR_LOSS, 1, "loss");
+        sum_scalars(l, ZINF_SCALAR_PARTIALS, n, "sums of squares");
     }
+    zinf_view clip = norm_of_units(l, 0, n);
+    for (uint32_t u = 0; u < n && l->b->err->status == ZINF_OK; u++)
+        if (!l->update[u].begun) {
+            begin_update(l, u, grad_region(l, u));
+            finish_updates(l, l->d->prefetch_read, clip);
+        }
+    finish_updates(l, 0, clip);
+}
+
+/* `count` micro-batches that are alike, the first of them number `number` of the step. */
+static void lower_micro_batches(zinf_lowering *l, uint64_t number, uint64_t count)
+{
+    const uint32_t first = l->b->plan->n_instrs;
+
+    begin_micro_batch(l, true, l->d->micro_batch, number > 0);
+    l->last_micro_batch = number + 1 == l->d->accumulation;
+    if (number == 0)
+        l->step_tokens = emit_batch(l, l->d->accumulation * l->batch);
+    select_tokens(l, l->step_tokens, number, count > 1);
+    zinf_stages_train(l);
+    emit_stages(l);
+    zinf_build_segment(l->b, first, count);
 }
 
 static void lower_step(zinf_lowering *l)
 {
-    const uint64_t accumulation = l->d->accumulation;
+    const uint64_t later = l->d->accumulation - 1;
+    const bool peeled = later > 0 && l->d->optimizer_time == ZINF_IN_BACKWARD;
 
-    for (uint64_t part = 0; part < (accumulation > 1 ? 2 : 1); part++) {
-        uint32_t first = l->b->plan->n_instrs;
-        begin_micro_batch(l, true, l->d->micro_batch, part > 0);
-        if (part == 0)
-            l->step_tokens = emit_batch(l, accumulation * l->batch);
-        select_tokens(l, l->step_tokens, part, part > 0);
-        zinf_stages_train(l);
-        emit_stages(l);
-        zinf_build_segment(l->b, first, part ? accumulation - 1 : 1);
-    }
+    lower_micro_batches(l, 0, 1);
+    if (later > peeled)
+        lower_micro_batches(l, 1, later - peeled);
+    if (peeled) /* the last one updates */
+        lower_micro_batches(l, later, 1);
     uint32_t first = l->b->plan->n_instrs;
     lower_update(l);
     zinf_build_segment(l->b, first, 1);
+    l->updating = false;
 }
 
 static void lower_forward(zinf_lowering *l, bool sample)
@@ -636,7 +719,8 @@ void zinf_lower(zinf_builder *b, const zinf_model *model, const zinf_cluster *cl
     l.checkpoints = calloc(model->layers + 1, sizeof *l.checkpoints);
     l.unit_fetch = calloc(n_units + 1, sizeof *l.unit_fetch);
     l.update = calloc(n_units + 1, sizeof *l.update);
-    if (!l.acts || !l.checkpoints || !l.unit_fetch || !l.update)
+    l.begun = calloc(n_units + 1, sizeof *l.begun);
+    if (!l.acts || !l.checkpoints || !l.unit_fetch || !l.update || !l.begun)
         zinf_fail(b->err, ZINF_MACHINE, "out of memory while lowering the plan");
     l.scalar_value = b->plan->n_values;
     zinf_build_value(b, zinf_build_string(b, "loss"));
@@ -682,6 +766,7 @@ void zinf_lower(zinf_builder *b, const zinf_model *model, const zinf_cluster *cl
     free(l.checkpoints);
     free(l.unit_fetch);
     free(l.update);
+    free(l.begun);
     free(l.fetches);
     free(l.stages);
 }

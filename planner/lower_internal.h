@@ -38,6 +38,7 @@ typedef struct zinf_block_acts {
 
 typedef struct zinf_update_unit {
     zinf_view grad, chunk;
+    bool begun; /* in this step */
 } zinf_update_unit;
 
 typedef struct zinf_lowering {
@@ -49,7 +50,9 @@ typedef struct zinf_lowering {
     zinf_tier host; /* where update instructions work: HOST, or DEVICE if unified */
     uint64_t seq, batch, n_tokens;
     bool later_micro_batch; /* gradients of earlier ones are to be added to */
+    bool updating;          /* the loss is whole: what has its gradient is updated */
     bool training;          /* the program is STEP */
+    bool last_micro_batch;  /* of the step */
     zinf_view tokens, step_tokens;
     uint32_t scalar_buffer, scalar_value;
 
@@ -59,6 +62,8 @@ typedef struct zinf_lowering {
     uint32_t *unit_fetch;     /* [units] fetch that is current, or ZINF_NONE */
     zinf_view *checkpoints;   /* [groups] */
     zinf_update_unit *update; /* [units] */
+    uint32_t *begun;          /* [units] whose updates have begun, in order */
+    uint32_t n_begun, n_updated;
 
     /* state of the walk through the stages */
     zinf_block_acts *acts; /* [layers + 1]; x of the last is the final norm's input */
@@ -85,6 +90,7 @@ void zinf_store_checkpoint(zinf_lowering *l, uint32_t group, zinf_view x);
 zinf_view zinf_grad_target(zinf_lowering *l, uint32_t unit, bool second_use);
 void zinf_store_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, bool second_use,
                      bool last_use);
+void zinf_loss_was_added(zinf_lowering *l);
 
 /* model_stages.c: append the stages of one micro-batch; emit one stage's instructions. */
 void zinf_stages_train(zinf_lowering *l);

@@ -429,6 +429,8 @@ static void emit_loss(zinf_lowering *l, bool training)
 
     EMIT(l, ZINF_OP_LOSS, l->later_micro_batch ? ZINF_FLAG_ACCUMULATE : 0, -1, ZINF_NONE, attr,
          "loss", l->classifier_stats, zinf_scalars(l, ZINF_SCALAR_LOSS, 1));
+    if (training)
+        zinf_loss_was_added(l);
 }
 
 static void emit_final_norm_backward(zinf_lowering *l)

@@ -68,6 +68,8 @@ static void print_decisions(FILE *out, const zinf_plan *plan)
         snprintf(gather, sizeof gather, ", gather %" PRIu32, d->prefetch_gather);
     fprintf(out, "prefetch     read %u, upload %u%s operators ahead\n", d->prefetch_read,
             d->prefetch_upload, gather);
+    if (d->optimizer_time == ZINF_IN_BACKWARD)
+        fprintf(out, "optimizer    in backward, each unit when its gradient is complete\n");
 }
 
 static void print_memory(FILE *out, const zinf_plan *plan, bool itemised)

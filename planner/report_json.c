@@ -69,7 +69,8 @@ static json *decisions(const zinf_decisions *d)
     add_u64(prefetch, "upload", d->prefetch_upload);
     add_u64(prefetch, "gather", d->prefetch_gather);
     add_text(o, "partitioning", "bandwidth-centric");
-    add_text(o, "optimizer_time", "after backward");
+    add_text(o, "optimizer_time",
+             d->optimizer_time == ZINF_IN_BACKWARD ? "in backward" : "after backward");
     add_u64(o, "ranks", d->ranks);
     add_u64(o, "io_block_bytes", d->io_block_bytes);
     add_u64(o, "io_depth", d->io_depth);

@@ -232,6 +232,9 @@ static void enumerate(pool *p)
     zinf_decisions d = {
         .ranks = zinf_n_ranks(p->cluster),
         .prefetch_gather = s->prefetch_gather != ZINF_FREE ? (uint32_t)s->prefetch_gather : 1,
+        /* a guarantee less: never chosen, only asked for (plan.h) */
+        .optimizer_time = s->optimizer_time != ZINF_FREE ? (uint32_t)s->optimizer_time
+                                                         : ZINF_AFTER_BACKWARD,
         .io_block_bytes = s->io_block_bytes != ZINF_FREE ? (uint64_t)s->io_block_bytes
                                                          : p->cluster->nvme.block_bytes,
         .io_depth = s->io_depth != ZINF_FREE ? (uint32_t)s->io_depth : p->cluster->nvme.depth,

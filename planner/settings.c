@@ -11,7 +11,7 @@
 #include "planner/ranks.h"
 #include "planner/spec_internal.h"
 
-typedef enum setting_type { TIER, NUMBER, INTERVAL, ALL_TILES } setting_type;
+typedef enum setting_type { TIER, NUMBER, INTERVAL, ALL_TILES, TIME } setting_type;
 
 typedef struct setting {
     const char *key;
@@ -45,6 +45,8 @@ static const setting table[] = {
     {"prefetch.upload", NUMBER, AT(prefetch_upload), 0, 64, "operators that uploads run ahead"},
     {"prefetch.gather", NUMBER, AT(prefetch_gather), 0, 64,
      "operators that allgathers run ahead; 0: compute waits for each"},
+    {"optimizer_time", TIME, AT(optimizer_time), 0, 0,
+     "when units are updated; in backward needs clip 0 and is never chosen unasked"},
     {"io.block", NUMBER, AT(io_block_bytes), 4096, 1 << 30,
      "bytes of one storage request, a multiple of 4096"},
     {"io.depth", NUMBER, AT(io_depth), 1, 1024, "storage requests in flight"},
@@ -116,6 +118,11 @@ zinf_status zinf_settings_set(zinf_settings *settings, const char *assignment, z
             return zinf_fail(err, ZINF_BAD_INPUT,
                              "--set %s: \"%.40s\" is no tier; allowed: device, host, nvme", key,
                              text);
+    } else if (s->type == TIME) {
+        if (strcmp(text, "after") && strcmp(text, "backward"))
+            return zinf_fail(err, ZINF_BAD_INPUT,
+                             "--set %s: \"%.40s\" is no time; allowed: after, backward", key, text);
+        value = strcmp(text, "after") ? ZINF_IN_BACKWARD : ZINF_AFTER_BACKWARD;
     } else if (s->type == INTERVAL && !strcmp(text, "none")) {
         value = 0;
     } else if (!parse_number(text, &value) || value < s->min || value > s->max) {
@@ -161,6 +168,11 @@ zinf_status zinf_settings_check(const zinf_settings *settings, const zinf_model 
         return zinf_fail(err, ZINF_BAD_INPUT,
                          "--set io.block=%" PRId64 ": direct I/O needs a multiple of %d bytes",
                          settings->io_block_bytes, ZINF_PAGE);
+    if (settings->optimizer_time == ZINF_IN_BACKWARD && model->clip > 0)
+        return zinf_fail(err, ZINF_BAD_INPUT,
+                         "--set optimizer_time=backward: with training.clip %g no unit may be "
+                         "updated before the norm of all gradients is known; leave it out, or "
+                         "set clip to 0", model->clip);
     return ZINF_OK;
 }
 
@@ -170,6 +182,8 @@ void zinf_settings_print_keys(FILE *out)
         const setting *s = &table[i];
         if (s->type == TIER)
             fprintf(out, "  %-20s device | host | nvme      %s\n", s->key, s->help);
+        else if (s->type == TIME)
+            fprintf(out, "  %-20s after | backward          %s\n", s->key, s->help);
         else
             fprintf(out, "  %-20s %" PRId64 " .. %-8" PRId64 "%-12s %s\n", s->key, s->min, s->max,
                     s->type == INTERVAL ? " | none" : "", s->help);

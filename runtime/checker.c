@@ -47,7 +47,8 @@ typedef struct cell { /* what is known of a piece of memory */
     uint64_t origin;   /* address of the first byte of the value, or NO_ORIGIN */
     uint64_t rows, of; /* by tiles: rows of the weight that are in it, of so many */
     uint64_t age;      /* the iteration that produced it, 0: on entry */
-    uint64_t made_of;  /* 256 * the tensor applied last + operators since; or OF_NOTHING */
+    uint64_t made_of;  /* 256 * the tensor applied last + operators since; or OF_NOTHING; of
+                        * what CLIP wrote: 2^32 * its first unit + units */
     uint32_t value;    /* ZINF_NONE: nothing that may be read */
     uint32_t writer, readers[ZINF_N_QUEUES]; /* last write, last reads since, as visits; 0: none */
     uint32_t sums[2];  /* gradient, loss: contributions by operators, by the embedding */
@@ -68,7 +69,7 @@ typedef struct content { /* what is known of a value */
 
 typedef struct tally {
     uint32_t normed[2], updates; /* sums of the gradient whose norm was taken; ADAM, INIT, .. */
-    bool clipped;
+    bool clipped, done; /* done: updated after it was used, so not to be used any more */
     uint8_t uses; /* 1: its parameters are read by operators, 2: by the embedding */
 } tally;
 
@@ -93,6 +94,7 @@ typedef struct zinf_checker {
     uint32_t last[ZINF_N_QUEUES]; /* visit */
     uint64_t work, most_work, age, count, iteration, n_losses; /* n_losses: with loops in full */
     uint64_t logits; /* rows */
+    uint64_t unvisited; /* losses of earlier loops, in iterations that were not looked at */
     uint32_t kind, index, now, losses, clips, batches, cap_pieces; /* losses ..: as visited */
     bool exact, sharded; /* the segment is visited in full; there are several ranks */
     /* the instruction visited */
@@ -305,7 +307,7 @@ static bool right(zinf_checker *c, uint32_t slot, const cell *x, bool first, boo
     if (!writes && scalar && x->part != (c->sharded && opcode == ZINF_OP_ALLREDUCE) && x->writer &&
         opcode != ZINF_OP_ADAM)
         return refuse(c, "C7", x->writer, o, "is not summed over ranks, or is already");
-    if (first && v->batch && here(c, o) - x->origin != (c->losses - back) * o->bytes)
+    if (first && v->batch && here(c, o) - x->origin != (c->losses - back + c->unvisited) * o->bytes)
         return refuse(c, rule, 0, o, "is not the tokens of this micro-batch");
     if (first && v->role == NOTHING && !v->batch && !scalar && here(c, o) != x->origin &&
         !(*c->links && strchr("CR", c->links[slot])))
@@ -346,6 +348,16 @@ static bool read_operand(zinf_checker *c, uint32_t slot, bool writes)
     return !map->failed || no_memory(c);
 }
 
+/* An operator reads a unit's parameters: in one step always the same ones. kind: 1, 2 as uses. */
+static bool use_params(zinf_checker *c, const zinf_operand *o, uint8_t kind)
+{
+    if (role_of(c, o) != PARAM)
+        return true;
+    c->tallies[unit_of(c, o)].uses |= kind;
+    return !c->tallies[unit_of(c, o)].done ||
+           refuse(c, "C7", 0, o, "is used again after the update of its unit");
+}
+
 /* An operator and its weight: see opcodes.h. Sets what its results are made of. */
 static bool check_operator(zinf_checker *c)
 {
@@ -360,8 +372,8 @@ static bool check_operator(zinf_checker *c)
     if (weight && (!place(c, w, &c->tensor, &c->row, &c->n_rows) || c->tensor == ZINF_NONE ||
                    (c->links[w] == 'A' && c->row != c->instr->attr[0])))
         return refuse(c, "C4", 0, &c->o[w], "is not whole rows of one stack of tensors");
-    if (weight && role_of(c, &c->o[w]) == PARAM)
-        c->tallies[unit_of(c, &c->o[w])].uses |= embeds ? 2 : 1;
+    if (weight && !use_params(c, &c->o[w], embeds ? 2 : 1))
+        return false;
     c->made_of = weight ? 256 * (uint64_t)c->tensor : c->seen[0].made_of + 1;
     for (uint32_t k = 0; k < c->instr->n_operands; k++) {
         const zinf_operand *o = &c->o[k];
@@ -381,8 +393,8 @@ static bool check_operator(zinf_checker *c)
             if (!place(c, k, &stack, &row, &rows) ||
                 (stack != ZINF_NONE && row != (link == 'B' ? c->row : 0)))
                 return refuse(c, "C4", 0, o, "is not the rows that belong to the weight's");
-            if (role_of(c, o) == PARAM)
-                c->tallies[unit_of(c, o)].uses |= 1;
+            if (!use_params(c, o, 1))
+                return false;
             use.bias = stack;
             use.bias_at = c->at[k] - (link == 'B' ? c->row : 0);
         }
@@ -460,15 +472,16 @@ static bool complete(zinf_checker *c, uint32_t unit, const uint32_t sums[2])
     return true;
 }
 
-/* The loss, which CLIP and the runtime read, is summed over all micro-batches and ranks. */
-static bool loss_is_whole(zinf_checker *c)
+/* The loss, which CLIP (that waits for it, too) and the runtime read, is the sum over all
+ * micro-batches and ranks. */
+static bool loss_is_whole(zinf_checker *c, bool waits)
 {
     const zinf_operand o = {.tier = ZINF_TIER_SCALAR, .bytes = 8, .value = ZINF_NONE};
     const uint32_t i = zinf_intervals_cut(&c->maps[o.tier], 8 * ZINF_SCALAR_LOSS,
                                           8 * ZINF_SCALAR_LOSS + 8);
     const cell *x = i == ZINF_NO_INTERVAL ? NULL : cell_of(c, o.tier, i);
 
-    return x && x->sums[0] == c->losses && !x->part;
+    return x && x->sums[0] == c->losses && !x->part && (!waits || ordered(c, &o, x, false));
 }
 
 /* What the opcode demands; after the reads, before the writes. */
@@ -513,7 +526,7 @@ static bool check_role(zinf_checker *c)
         return is_array(c, 0, GRAD, 0);
     case ZINF_OP_CLIP:
         c->clips++;
-        if (!loss_is_whole(c))
+        if (!loss_is_whole(c, true))
             return refuse(c, "C7", 0, o, "comes before the loss of all ranks");
         if (o[1].offset != 8 * ZINF_SCALAR_NORM || first >= plan->n_units || o->rows != 1 ||
             o->cols > plan->n_units - first || (plan->job.clip > 0 && o->cols != plan->n_units))
@@ -523,11 +536,14 @@ static bool check_role(zinf_checker *c)
                 return false;
             c->tallies[u].clipped = true;
         }
+        c->made_of = first << 32 | o->cols;
         return true;
     case ZINF_OP_ADAM:
         if (c->kind != ZINF_PROGRAM_STEP || c->tallies[unit].updates++ ||
-            !c->tallies[unit].clipped || o[5].offset != 8 * ZINF_SCALAR_NORM)
-            return refuse(c, "C7", 0, o, "is not the one update of its unit, after the norm");
+            !c->tallies[unit].clipped || o[5].offset != 8 * ZINF_SCALAR_NORM ||
+            unit - (c->seen[5].made_of >> 32) >= (uint32_t)c->seen[5].made_of)
+            return refuse(c, "C7", 0, o, "is not the one update of its unit, after its norm");
+        c->tallies[unit].done = c->tallies[unit].uses;
         return is_array(c, 0, GRAD, 0) && is_state(c, 1) && is_array(c, 4, PARAM, 0) &&
                complete(c, unit, c->seen[0].sums);
     case ZINF_OP_INIT:
@@ -804,7 +820,7 @@ static bool leave(zinf_checker *c, bool empty)
     if (!empty && (trains || uses) &&
         (c->batches != 1 || (samples ? c->logits != plan->model.vocab : uses && c->losses != 1) ||
          (trains && c->n_losses != plan->decisions.accumulation) ||
-         (!samples && !loss_is_whole(c))))
+         (!samples && !loss_is_whole(c, false))))
         return refuse(c, "C7", 0, NULL, "it must draw one batch and have one loss (or logits) of "
                       "each micro-batch, summed over all and over all ranks");
     return true;
@@ -853,6 +869,7 @@ static bool check_program(zinf_checker *c, uint32_t kind)
         const uint64_t n = n_visits(c->plan, &segments[s]);
         const uint32_t first_visit = c->now + 1;
         c->count = segments[s].count;
+        c->unvisited = c->n_losses - c->losses;
         c->exact = n == c->count;
         for (c->iteration = 0; c->iteration < n; c->iteration++) {
             c->age++;

@@ -2,7 +2,9 @@
  * how a person is told.
  *
  * The guard itself is CLIP (operations.c): it runs before anything of the state is written, and
- * its flag leaves out every update. Nothing here costs a step anything as long as all is finite.
+ * its flag leaves out every update. In a plan that updates inside backward each unit has a CLIP of
+ * its own: what is wrong with the loss still leaves out every update, what is wrong with a gradient
+ * that of its unit only. Nothing here costs a step anything as long as all is finite.
  */
 #ifndef ZINF_RUNTIME_NONFINITE_H
 #define ZINF_RUNTIME_NONFINITE_H

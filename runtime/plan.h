@@ -194,6 +194,11 @@ typedef struct zinf_job_info {
     double lr, min_lr, beta1, beta2, eps, weight_decay, clip; /* clip 0: none */
 } zinf_job_info;
 
+/* When units are updated: after backward; or inside it, each as soon as its gradient is complete,
+ * which clipping by the norm of all excludes. What is not finite is found one unit at a time then,
+ * when the units before it are updated already. */
+typedef enum zinf_optimizer_time { ZINF_AFTER_BACKWARD, ZINF_IN_BACKWARD } zinf_optimizer_time;
+
 typedef struct zinf_decisions {
     uint32_t tier[ZINF_N_CLASSES]; /* zinf_tier */
     uint32_t tiles[ZINF_N_LINEARS];
@@ -202,7 +207,7 @@ typedef struct zinf_decisions {
     uint32_t prefetch_read, prefetch_upload, prefetch_gather; /* operators ahead */
     uint32_t order;          /* 0 horizontal */
     uint32_t partitioning;   /* 0 bandwidth-centric */
-    uint32_t optimizer_time; /* 0 after backward */
+    uint32_t optimizer_time; /* zinf_optimizer_time */
     uint32_t ranks;
     uint64_t io_block_bytes;
     uint32_t io_depth, n_threads;

@@ -187,6 +187,12 @@ static zinf_status read_plan(session *s, zinf_error *err)
 {
     if (zinf_plan_read(s->options->plan, &s->plan, err) == ZINF_OK)
         zinf_plan_check(&s->plan, err);
+    if (err->status == ZINF_OK && s->plan.decisions.optimizer_time == ZINF_IN_BACKWARD &&
+        s->options->on_nonfinite == ZINF_ON_NONFINITE_SKIP)
+        zinf_fail(err, ZINF_BAD_INPUT, "--on-nonfinite skip: plan \"%s\" updates inside backward, "
+                  "where a gradient that is not finite may be found after other units are updated: "
+                  "no step can be left out. Use stop, or plan with --set optimizer_time=after",
+                  s->options->plan);
     if (zinf_ranks_together(s->ranks, err))
         return err->status;
     const zinf_run_options *o = s->options;
@@ -508,6 +514,13 @@ static void measure(session *s, double step_s)
                                    r->queue_s[q]);
 }
 
+/* A gradient was found wrong after other units were updated: some states are this step's, some the
+ * last one's, and nothing is saved. (If it is the loss that is not finite no unit was updated.) */
+static bool too_late(const session *s, const zinf_env *env)
+{
+    return s->plan.decisions.optimizer_time == ZINF_IN_BACKWARD && isfinite(env->loss);
+}
+
 /* Of each rank's largest weight the largest. */
 static zinf_status find_largest_of_all(session *s, largest *most, zinf_error *err)
 {
@@ -539,6 +552,13 @@ static zinf_status not_finite(session *s, const zinf_env *env, const zinf_progre
     if (zinf_ranks_share(s->ranks, zinf_executor_first_nonfinite(s->executor, &first), why,
                          sizeof why, err))
         return err->status;
+    if (too_late(s, env)) {
+        s->ranks->agreed = true; /* the loss is all ranks' */
+        return zinf_fail(err, ZINF_WRONG_RESULT, "step %" PRIu64 ": %s; the plan updates inside "
+                         "backward, so some weights are updated and others not, and nothing is "
+                         "saved: go on from the last checkpoint. Lower the learning rate, check "
+                         "the data, or plan with --set optimizer_time=after", step, why);
+    }
     if (s->options->on_nonfinite == ZINF_ON_NONFINITE_SKIP && ++s->n_skipped < MOST_SKIPPED) {
         zinf_progress_say(&s->line, "zinf-run: warning: step %" PRIu64 " is skipped: %s", step,
                           why);
@@ -582,7 +602,8 @@ static zinf_status one_step(session *s, bool last, zinf_error *err)
     s->progress.step++;
     zinf_step_report step = {
         .step = s->progress.step, .steps = s->steps, .loss = env.loss, .lr = env.lr,
-        .norm = env.norm, .clipped_norm = env.norm * env.factor, .skipped = env.skip,
+        .norm = env.norm, .clipped_norm = env.norm * env.factor,
+        .skipped = env.skip && !too_late(s, &env),
         .tokens = s->progress.step * job->global_batch * job->sequence,
         .step_s = 1e-9 * (double)zinf_executor_wall_ns(s->executor)};
     measure(s, step.step_s);

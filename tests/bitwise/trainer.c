@@ -65,7 +65,9 @@ zinf_status trainer_plan_ranks(const trainer_model *model, bool unified, unsigne
         return err->status;
     zinf_settings_init(&settings);
     for (; sscanf(sets, "%63s%n", word, &n) == 1; sets += n)
-        if (zinf_settings_set(&settings, word, err))
+        if (!strcmp(word, "clip=0"))
+            m.clip = 0;
+        else if (zinf_settings_set(&settings, word, err))
             return err->status;
     if (zinf_settings_check(&settings, &m, &cluster, err))
         return err->status;

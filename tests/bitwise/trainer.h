@@ -21,7 +21,8 @@ extern const trainer_model trainer_tiny;
 /* The model as a file for zinf-plan; ret_text holds at least 1024 bytes. */
 void trainer_model_text(const trainer_model *model, char *ret_text);
 
-/* sets: "key=value key=value ..", as for zinf-plan --set. The plan has passed the checker. */
+/* sets: "key=value key=value ..", as for zinf-plan --set, and clip=0 for a model without clipping.
+ * The plan has passed the checker. */
 zinf_status trainer_plan(const trainer_model *model, bool unified, const char *sets,
                          zinf_plan *ret_plan, zinf_error *err);
 /* The same for several ranks, the devices of one node. */

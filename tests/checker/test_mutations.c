@@ -205,6 +205,18 @@ static const struct {
                                                                          device), 1},
     {"gpt2 untied", &gpt2_untied, true,
      "micro_batch=2 tiles=2 checkpoint_interval=1" TIERS(device, nvme, device, device), 1},
+    {"gpt2 early", &gpt2_16, false,
+     "clip=0 optimizer_time=backward micro_batch=1 tiles=2 checkpoint_interval=1 prefetch.read=1"
+     TIERS(nvme, nvme, nvme, nvme), 1},
+    {"gpt2 early accumulated", &gpt2_deep, true,
+     "clip=0 optimizer_time=backward micro_batch=1 tiles=1 checkpoint_interval=1 prefetch.read=0"
+     TIERS(device, device, nvme, device), 1},
+    {"llama early", &llama_16, false,
+     "clip=0 optimizer_time=backward micro_batch=1 tiles=1 checkpoint_interval=1 prefetch.read=2"
+     TIERS(host, device, nvme, host), 1},
+    {"2 ranks early", &gpt2_two, false,
+     "clip=0 optimizer_time=backward micro_batch=1 tiles=2 checkpoint_interval=1"
+     TIERS(nvme, host, nvme, host), 2},
     {"2 ranks device", &gpt2_two, true,
      "micro_batch=1 tiles=1 checkpoint_interval=none" TIERS(device, device, device, device), 2},
     {"2 ranks nvme", &gpt2_two, false,

@@ -148,6 +148,63 @@ def skipped_steps_leave_the_weights_and_move_the_data():
         assert rows[-1]["summary"]["params_hash"]
 
 
+EARLY = {"optimizer_time": "backward"}
+
+
+def huge_gain():
+    """Block 0's first gain is huge where no weight uses it: a finite loss, a gradient whose square
+    does not fit the second moments."""
+    folder = lab.path("saved")
+    lab.run(lab.plan({**MODEL, "clip": 0}, PLACES["device"]), "--steps", "2", save=folder)
+    stored, hidden = Stored(folder), MODEL["hidden"]
+    stored.state["master"]["transformer.h.0.ln_1.weight"][3] = 1e30
+    weight = stored.state["master"]["transformer.h.0.attn.c_attn.weight"]
+    for row in range(3 * hidden):
+        weight[row * hidden + 3] = 0
+    stored.write()
+    return folder
+
+
+def a_gradient_found_wrong_inside_backward_ends_the_run_and_nothing_is_saved():
+    folder = huge_gain()
+    before = tree(folder)
+    for place in PLACES.values():
+        # Updated after backward the step is left out whole ..
+        plan, other = lab.plan({**MODEL, "clip": 0}, place), lab.path("last")
+        done, rows = go_on(plan, folder, "--save", other)
+        assert rows[0]["loss"] > 0 and rows[0]["skipped"] is True, rows
+        assert "weights and moments are as after step 2" in report(done)
+        assert Stored(other).state == Stored(folder).state
+        # .. inside it the units before are this step's.
+        plan, other = lab.plan({**MODEL, "clip": 0}, {**place, **EARLY}), lab.path("last")
+        done, early = go_on(plan, folder, "--save", other)
+        assert early[0]["loss"] == rows[0]["loss"] and "skipped" not in early[0], early
+        text = report(done)
+        assert "step 3: the loss is" in text and "too large" in text, text
+        assert "updates inside backward, so some weights are updated and others not, and " \
+            "nothing is saved: go on from the last checkpoint" in text, text
+        assert not os.path.exists(other) or not os.listdir(other), os.listdir(other)
+        done, _ = go_on(plan, folder, "--save", folder)
+        assert tree(folder) == before
+
+
+def a_wrong_loss_leaves_out_every_update_inside_backward():
+    folder = poisoned("transformer.h.0.mlp.c_fc.weight", 1e38)
+    for place in PLACES.values():
+        other, plan = lab.path("last"), lab.plan({**MODEL, "clip": 0}, {**place, **EARLY})
+        done, rows = go_on(plan, folder, "--save", other)
+        assert rows[0]["loss"] is None and rows[0]["skipped"] is True, rows
+        assert "weights and moments are as after step 2" in report(done)
+        assert Stored(other).state == Stored(folder).state
+
+
+def skip_is_refused_where_no_step_can_be_left_out():
+    plan = lab.plan({**MODEL, "clip": 0}, {**PLACES["nvme"], **EARLY})
+    done = lab.run(plan, "--on-nonfinite", "skip", code=2)
+    assert "updates inside backward" in done.stderr and "stop" in done.stderr, done.stderr
+    lab.run(plan, "--steps", "2")
+
+
 def a_training_that_is_fine_does_not_notice_the_option():
     plan = lab.plan(MODEL, PLACES["nvme"])
     runs = [lab.run(plan, "--steps", "3", *more)
@@ -161,4 +218,7 @@ lib.main(lab, [
     the_state_before_the_step_that_went_wrong_is_saved_not_an_older_one,
     skip_leaves_out_at_most_ten_updates_in_a_row,
     skipped_steps_leave_the_weights_and_move_the_data,
+    a_gradient_found_wrong_inside_backward_ends_the_run_and_nothing_is_saved,
+    a_wrong_loss_leaves_out_every_update_inside_backward,
+    skip_is_refused_where_no_step_can_be_left_out,
     a_training_that_is_fine_does_not_notice_the_option])
