@@ -56,6 +56,11 @@ typedef struct cell { /* what is known of a piece of memory */
     bool back, part;   /* the gradient of what made_of says; a sum of this rank's alone */
 } cell;
 
+typedef struct piece { /* of a copy: what is known up to byte `end` */
+    cell known;
+    uint64_t end;
+} piece;
+
 typedef struct visit {
     uint32_t instr, done[ZINF_N_QUEUES]; /* visits, per queue, that surely finished; 0: none */
 } visit;
@@ -90,7 +95,7 @@ typedef struct zinf_checker {
     uint64_t *branches;   /* [n_tensors] where its result is a residual, too: what comes of it */
     uint32_t *latest;     /* [n_instrs] visit */
     visit *visits;        /* from 1; 0 stands for none */
-    cell *pieces;         /* [cap_pieces] what is copied */
+    piece *pieces;        /* [cap_pieces] what is copied */
     uint32_t last[ZINF_N_QUEUES]; /* visit */
     uint64_t work, most_work, age, count, iteration, n_losses; /* n_losses: with loops in full */
     uint64_t logits; /* rows */
@@ -668,20 +673,20 @@ static bool copy(zinf_checker *c)
          i = zinf_intervals_next(map, i, start + from->bytes), n++) {
         if (n == c->cap_pieces) {
             c->cap_pieces = 2 * n + 64;
-            cell *grown = realloc(c->pieces, c->cap_pieces * sizeof *grown);
+            piece *grown = realloc(c->pieces, c->cap_pieces * sizeof *grown);
             if (!grown)
                 return no_memory(c);
             c->pieces = grown;
         }
-        cell *made = &c->pieces[n];
-        *made = *cell_of(c, from->tier, i);
-        if (made->value != from->value || made->rows != made->of)
-            made->value = ZINF_NONE;
-        made->rows = zinf_intervals_hi(map, i) - start; /* for now: where it ends */
+        cell *known = &c->pieces[n].known;
+        *known = *cell_of(c, from->tier, i);
+        if (known->value != from->value || known->rows != known->of)
+            known->value = ZINF_NONE;
+        c->pieces[n].end = zinf_intervals_hi(map, i) - start;
     }
     for (uint32_t k = 0; k < n; k++) {
-        cell made = c->pieces[k];
-        const uint64_t hi = lo + made.rows;
+        cell made = c->pieces[k].known;
+        const uint64_t hi = lo + c->pieces[k].end;
         memset(made.readers, 0, sizeof made.readers);
         made.rows = made.of = 0;
         made.writer = c->now;
