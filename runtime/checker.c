@@ -162,10 +162,10 @@ static bool no_memory(zinf_checker *c)
 
 /* ---- where things are ---- */
 
-static cell *cell_of(zinf_checker *c, unsigned tier, uint32_t piece)
+static cell *cell_of(zinf_checker *c, unsigned tier, uint32_t interval)
 {
     c->work++;
-    return zinf_intervals_payload(&c->maps[tier], piece);
+    return zinf_intervals_payload(&c->maps[tier], interval);
 }
 
 /* A unit's region as an operand. */
