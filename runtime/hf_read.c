@@ -387,8 +387,9 @@ static zinf_status read_shards(zinf_hf_reader *r, zinf_error *err)
             n_missing++;
         }
     if (n_missing)
-        refuse(r, err, "%" PRIu32 " tensors of the plan's model are missing: %s", n_missing,
-               missing);
+        refuse(r, err, "%" PRIu32 " tensors of the plan's model are missing: %s%s", n_missing,
+               missing, strstr(missing, "\"lm_head.weight\"") ? "; if the embeddings are the head, "
+               "write \"tie_word_embeddings\": true in config.json and plan again" : "");
 out:
     json_object_put(index);
     return err->status;
@@ -404,6 +405,11 @@ static zinf_status check_model(const zinf_hf_reader *r, zinf_error *err)
     if (strcmp(found.model.family, plan->family))
         return refuse(r, err, "config.json is of the family %s, the plan's model \"%s\" is %s",
                       found.model.family, plan->name, plan->family);
+    if (found.window && r->plan->job.sequence > found.window)
+        return refuse(r, err, "its \"sliding_window\" is %" PRIu64 " and the plan's sequences have %"
+                      PRIu64 " tokens: attention to a window is not supported; plan with "
+                      "training.sequence=%" PRIu64 " or less, for which it is full attention",
+                      found.window, r->plan->job.sequence, found.window);
     for (unsigned i = 0; i < zinf_n_model_fields; i++) {
         const char *name = zinf_model_fields[i].name;
         const uint64_t a = zinf_model_field_value(&found.model, i);

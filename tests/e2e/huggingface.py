@@ -277,6 +277,27 @@ def a_directory_that_is_not_the_plans_model_is_refused():
     assert "nowhere" in done.stderr
 
 
+def a_window_that_is_shorter_than_the_sequences_is_refused_by_name():
+    longest = BASE["sequence"]
+    narrow, exact = (write_model("plain", model_type="mistral", sliding_window=longest - i)
+                     for i in (1, 0))
+    plan(narrow, code=2)
+    for word in "training.sequence", f"sliding_window\" ({longest - 1})", "plain":
+        assert word in lab.planned.stderr, lab.planned.stderr
+    # the plan of a model without a window, with the weights of one that has it
+    full = write_model("plain", model_type="llama")
+    done = run(plan(full), "--init", narrow, "--steps", "0", code=2)
+    assert "sliding_window" in done.stderr and f"sequence={longest - 1}" in done.stderr, done.stderr
+    wide, same = (run(plan(folder), "--init", folder, "--steps", "2") for folder in (exact, full))
+    assert wide.losses == same.losses
+    # unless told otherwise, sequences are as long as they may be
+    path = lab.path("plan")
+    lab.call(lab.plan_command, narrow, lab.file("cluster.yaml", lib.CLUSTER_TEXT.format(
+        unified="false", memory="1 GiB").encode()), "-o", path)
+    run(path, "--init", narrow, "--steps", "0")
+    assert f"of {longest - 1} tokens" in lab.call(lab.plan_command, "--show", path).stdout
+
+
 def an_export_that_cannot_be_is_refused_before_the_training():
     folder = write_model("scaled")
     path = plan(folder)
@@ -312,13 +333,38 @@ json.dump(result, sys.stdout)
 """
 
 
-def transformers_loads_what_was_exported_with_equal_logits():
+def python_with_transformers():
     python = os.path.join(os.environ.get("ZINF_VENV") or os.path.join(lib.ROOT, "out-venv"), "bin",
                           "python")
     if not os.path.exists(python) or subprocess.run(
             [python, "-c", "import torch, transformers"], capture_output=True).returncode:
         raise tap.Skip("no virtual environment with transformers: tools/finetune makes out-venv, "
                        "ZINF_VENV names another")
+    return python
+
+
+ALL_FIELDS = """
+import json, os, sys, transformers
+small = dict(vocab_size=256, num_hidden_layers=2, hidden_size=64, num_attention_heads=32)
+for name in "GPT2", "Llama", "Mistral", "Qwen2":
+    config = getattr(transformers, name + "Config")(**small)
+    os.mkdir(os.path.join(sys.argv[1], name))
+    with open(os.path.join(sys.argv[1], name, "config.json"), "w") as out:
+        json.dump(config.to_dict(), out)
+"""
+
+
+def every_field_that_transformers_writes_is_known():
+    folder = lab.path("configs")
+    os.mkdir(folder)
+    lab.call(python_with_transformers(), "-c", ALL_FIELDS, folder)
+    for name in "GPT2", "Llama", "Mistral", "Qwen2":
+        lab.plan(os.path.join(folder, name), {"training.sequence": 16})
+        assert "not known" not in lab.planned.stderr, lab.planned.stderr
+
+
+def transformers_loads_what_was_exported_with_equal_logits():
+    python = python_with_transformers()
     text = lab.file("eval", lab.prose(5 * BASE["sequence"] + 8).encode())
     folders, losses = [], []
     for model, changes in (("gpt2", {}), ("scaled", {}), ("square", {}),
@@ -347,7 +393,9 @@ TESTS = [
     tokens_behind_the_last_full_window_are_predicted_by_one_that_ends_with_them,
     a_resumed_runs_log_goes_on_behind_an_evaluation,
     a_directory_that_is_not_the_plans_model_is_refused,
+    a_window_that_is_shorter_than_the_sequences_is_refused_by_name,
     an_export_that_cannot_be_is_refused_before_the_training,
+    every_field_that_transformers_writes_is_known,
     transformers_loads_what_was_exported_with_equal_logits]
 
 if __name__ == "__main__":
