@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "kernels/bf16.h"
+#include "kernels/f16.h"
 #include "runtime/checkpoint_format.h"
 #include "runtime/hf_config.h"
 #include "runtime/hf_internal.h"
@@ -490,6 +490,11 @@ out:
     return err->status;
 }
 
+uint32_t zinf_hf_dtype(const zinf_hf_reader *r, uint32_t tensor)
+{
+    return r->places[tensor].dtype;
+}
+
 void zinf_hf_close(zinf_hf_reader *r)
 {
     if (!r)
@@ -508,18 +513,6 @@ void zinf_hf_close(zinf_hf_reader *r)
 
 /* ---- elements ---- */
 
-/* 1 sign, 5 exponent, 10 fraction bits; 2^-24 is the unit of the denormals. */
-static float f16_to_f32(uint16_t half)
-{
-    const uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = half & 0x7fff;
-
-    if (rest >= 0x7c00)
-        return zinf_f32_from_bits(sign | 0x7f800000 | (rest & 0x3ff) << 13);
-    if (rest >= 0x400)
-        return zinf_f32_from_bits(sign | ((rest << 13) + ((127 - 15) << 23)));
-    return (sign ? -1.0f : 1.0f) * (float)rest * 0x1p-24f;
-}
-
 static float load_elem(const char *bytes, uint32_t dtype, uint64_t i)
 {
     uint16_t half;
@@ -530,7 +523,7 @@ static float load_elem(const char *bytes, uint32_t dtype, uint64_t i)
         return value;
     }
     memcpy(&half, bytes + 2 * i, 2);
-    return dtype == ZINF_BF16 ? zinf_bf16_to_f32(half) : f16_to_f32(half);
+    return dtype == ZINF_BF16 ? zinf_bf16_to_f32(half) : zinf_f16_to_f32(half);
 }
 
 /* As stored. Two bytes an element are read into the second half of where they go: element i is

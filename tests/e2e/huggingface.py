@@ -75,13 +75,19 @@ def write_safetensors(path, tensors, dtype="F32"):
         out.write(struct.pack("<Q", len(text)) + text + b"".join(d for _, d in tensors.values()))
 
 
+def halved(data, dtype):
+    """Bytes of F32 in the dtype; to BF16 they are cut."""
+    if dtype == "BF16":
+        return b"".join(data[i + 2:i + 4] for i in range(0, len(data), 4))
+    n = len(data) // 4
+    return struct.pack(f"<{n}e", *struct.unpack(f"<{n}f", data)) if dtype == "F16" else data
+
+
 def write_model(model, shards=1, prefix=True, dtype="F32", **changes):
     folder = lab.path(model)
     os.mkdir(folder)
     tensors = tensors_of(model)
-    if dtype == "BF16":
-        tensors = {name: (shape, b"".join(data[i + 2:i + 4] for i in range(0, len(data), 4)))
-                   for name, (shape, data) in tensors.items()}
+    tensors = {name: (shape, halved(data, dtype)) for name, (shape, data) in tensors.items()}
     if not prefix:
         tensors = {name.removeprefix("transformer.").removeprefix("model."): row
                    for name, row in tensors.items()}
@@ -208,6 +214,47 @@ def bf16_weights_are_taken_as_they_are():
         for name, (shape, data) in tensors_of(model).items():
             cut = b"".join(b"\0\0" + data[i + 2:i + 4] for i in range(0, len(data), 4))
             assert stored_tensors(out)[name] == ("F32", shape, cut), name
+
+
+def load_and_export_in_the_sources_dtype_gives_the_same_bytes():
+    for model in "gpt2", "scaled":
+        for dtype, word in ("F16", "float16"), ("BF16", "bfloat16"), ("F32", "float32"):
+            folder, out = write_model(model, 2, dtype=dtype, torch_dtype=word), lab.path("out")
+            again, path = lab.path("again"), plan(folder, PLACES["storage"])
+            run(path, "--init", folder, "--steps", "0", "--export", out, "--export-dtype", "source",
+                "--export-shard", "20000")
+            assert stored_tensors(out) == stored_tensors(folder), (model, dtype)
+            with open(os.path.join(out, "config.json")) as config:
+                assert json.load(config) == {**config_of(model), "torch_dtype": word}
+            # named, it is the same, and config.json says so
+            name = {"F16": "fp16", "BF16": "bf16", "F32": "fp32"}[dtype]
+            run(path, "--init", folder, "--steps", "0", "--export", again, "--export-dtype", name)
+            assert stored_tensors(again) == stored_tensors(folder), (model, dtype)
+            with open(os.path.join(again, "config.json")) as config:
+                assert json.load(config)["torch_dtype"] == word
+    done = run(path, "--resume", lab.path("none"), "--export", out, "--export-dtype", "source",
+               code=2)
+    assert "--init HF_DIR" in done.stderr, done.stderr
+
+
+def an_export_that_a_dtype_cannot_hold_leaves_the_checkpoint():
+    folder, out = write_model("scaled"), lab.path("out")
+    file = os.path.join(folder, "model.safetensors")
+    name = "model.layers.1.mlp.down_proj.weight"
+    with open(file, "r+b") as data:
+        n = struct.unpack("<Q", data.read(8))[0]
+        first = json.loads(data.read(n))[name]["data_offsets"][0]
+        data.seek(8 + n + first + 4 * 7)
+        data.write(struct.pack("<f", 70000.0))
+    path, saved = plan(folder), lab.path("kept")
+    done = run(path, "--init", folder, "--steps", "0", "--export", out, "--export-dtype", "fp16",
+               save=saved, code=2)
+    for word in f"element 7 of \"{name}\" is 70000", "F16 (65504)", "--export-dtype fp32 or bf16":
+        assert word in done.stderr, done.stderr
+    assert not os.path.exists(out) and not os.path.exists(out + ".zinf-writing")
+    # the states of the training are not lost with it
+    run(path, "--resume", saved, "--steps", "0", "--export", out)
+    assert stored_tensors(out) == stored_tensors(folder)
 
 
 def evaluation_is_the_loss_of_every_token_wherever_states_live():
@@ -389,6 +436,8 @@ def transformers_loads_what_was_exported_with_equal_logits():
 TESTS = [
     ten_losses_from_a_hugging_face_directory_are_pytorchs, load_and_export_gives_the_same_bytes,
     an_exported_training_goes_on_and_stays_itself, bf16_weights_are_taken_as_they_are,
+    load_and_export_in_the_sources_dtype_gives_the_same_bytes,
+    an_export_that_a_dtype_cannot_hold_leaves_the_checkpoint,
     evaluation_is_the_loss_of_every_token_wherever_states_live,
     tokens_behind_the_last_full_window_are_predicted_by_one_that_ends_with_them,
     a_resumed_runs_log_goes_on_behind_an_evaluation,
