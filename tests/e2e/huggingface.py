@@ -106,6 +106,15 @@ def write_model(model, shards=1, prefix=True, dtype="F32", **changes):
     return folder
 
 
+def overwrite(folder, name, element, value):
+    """One element of a model in one file of F32; a negative one counts from the end."""
+    with open(os.path.join(folder, "model.safetensors"), "r+b") as data:
+        n = struct.unpack("<Q", data.read(8))[0]
+        at = json.loads(data.read(n))[name]["data_offsets"][element < 0] + 4 * element
+        data.seek(8 + n + at)
+        data.write(struct.pack("<f", value))
+
+
 def plan(folder, settings=None, precision="fp32", name="model", code=0, **training):
     keys = {"optimizer.lr": BASE["lr"], "optimizer.weight_decay": BASE["weight_decay"],
             "schedule.warmup": BASE["warmup"], "schedule.steps": BASE["steps"],
@@ -239,13 +248,8 @@ def load_and_export_in_the_sources_dtype_gives_the_same_bytes():
 
 def an_export_that_a_dtype_cannot_hold_leaves_the_checkpoint():
     folder, out = write_model("scaled"), lab.path("out")
-    file = os.path.join(folder, "model.safetensors")
     name = "model.layers.1.mlp.down_proj.weight"
-    with open(file, "r+b") as data:
-        n = struct.unpack("<Q", data.read(8))[0]
-        first = json.loads(data.read(n))[name]["data_offsets"][0]
-        data.seek(8 + n + first + 4 * 7)
-        data.write(struct.pack("<f", 70000.0))
+    overwrite(folder, name, 7, 70000.0)
     path, saved = plan(folder), lab.path("kept")
     done = run(path, "--init", folder, "--steps", "0", "--export", out, "--export-dtype", "fp16",
                save=saved, code=2)
@@ -322,6 +326,85 @@ def a_directory_that_is_not_the_plans_model_is_refused():
         assert word in done.stderr, (change, done.stderr)
     done = run(path, "--init", lab.path("nowhere"), "--steps", "0", code=2)
     assert "nowhere" in done.stderr
+
+
+def every_damage_of_a_directory_is_one_sentence():
+    path, name = plan(write_model("untied")), "model.layers.0.mlp.up_proj.weight"
+    last = "lm_head.weight"
+
+    def header(change):
+        """The file with another header before the same data."""
+        def damage(folder):
+            file = os.path.join(folder, "model.safetensors")
+            with open(file, "rb") as source:
+                data = source.read()
+            n = struct.unpack("<Q", data[:8])[0]
+            text = change(json.loads(data[8:8 + n]))
+            text = text if isinstance(text, bytes) else json.dumps(text).encode()
+            with open(file, "wb") as out:
+                out.write(struct.pack("<Q", len(text)) + text + data[8 + n:])
+        return damage
+
+    def moved(by, which=name):
+        def change(rows):
+            rows[which]["data_offsets"] = [at + by for at in rows[which]["data_offsets"]]
+            return rows
+        return header(change)
+
+    def offsets(text):
+        return header(lambda rows: json.dumps(rows).replace(
+            json.dumps(rows[name]["data_offsets"]), text).encode())
+
+    def length(stated, size=None):
+        def damage(folder):
+            with open(os.path.join(folder, "model.safetensors"), "r+b") as out:
+                out.write(struct.pack("<Q", stated))
+                if size is not None:
+                    out.truncate(size)
+        return damage
+
+    def twice(rows):
+        return json.dumps(rows)[:-1].encode() + \
+            f", \"{name}\": {json.dumps(rows[name])}}}".encode()
+
+    def config(text):
+        def damage(folder):
+            with open(os.path.join(folder, "config.json"), "wb") as out:
+                out.write(text)
+        return damage
+
+    whole = json.dumps(config_of("untied"))
+    for damage, *said in (
+            (moved(4), "with a hole"), (moved(-4), "inside tensor"),
+            (header(lambda rows: {k: v for k, v in rows.items() if k != name}), "with a hole"),
+            (header(lambda rows: {k: v for k, v in rows.items() if k != last}), "damaged"),
+            (header(lambda rows: {**rows, name: {**rows[name], "shape": [7, 5]}}), "takes 140"),
+            (header(lambda rows: {**rows, name: {**rows[name], "dtype": "F64"}}), name, "but its"),
+            (offsets("[NaN, NaN]"), "not well-formed"), (offsets("[0, 1e999]"), "data_offsets"),
+            (offsets("[-4, 0]"), "data_offsets"), (offsets("[\"0\", \"4\"]"), "data_offsets"),
+            (offsets("null"), "data_offsets null"), (offsets("[8, 4]"), "data_offsets"),
+            (header(twice), f"the key \"{name}\" twice"),
+            (header(lambda rows: b'{"a": "\xff"}'), "not well-formed"),
+            (header(lambda rows: b"[" * 10000), "not well-formed"),
+            (header(lambda rows: b""), "not well-formed"), (header(lambda rows: []), "no object"),
+            (length(2**63 + 5), "truncated"), (length(1 << 29, 1 << 30), "its header has 536870912"),
+            (length(0), "not well-formed"), (length(4, 3), "truncated"),
+            (lambda folder: os.unlink(os.path.join(folder, "model.safetensors")),
+             "model.safetensors.index.json"),
+            (config(whole[:-9].encode()), "not well-formed"), (config(b""), "not well-formed"),
+            (config(b"[" + whole.encode() + b"]"), "not well-formed"),
+            (config(whole.encode()[:-1] + b', "x": "\xff"}'), "not well-formed"),
+            (config(whole.encode()[:-1] + b', "rms_norm_eps": NaN}'), "not well-formed"),
+            (config(whole.encode()[:-1] + b', "vocab_size": 256}'), "\"vocab_size\" twice"),
+            (config(whole.encode()[:-1] + b', "x": ' + b"[" * 9999 + b"]" * 9999 + b"}"),
+             "not well-formed"),
+            (config(whole.encode() + b" " * (1 << 20)), "more than 1048576 bytes"),
+            (lambda folder: os.unlink(os.path.join(folder, "config.json")), "cannot be opened")):
+        folder = write_model("untied")
+        damage(folder)
+        done = run(path, "--init", folder, "--steps", "0", code=2)
+        assert done.stderr.count("\n") == 1 and folder in done.stderr, done.stderr
+        assert all(word in done.stderr for word in said), (said, done.stderr)
 
 
 def a_window_that_is_shorter_than_the_sequences_is_refused_by_name():
@@ -442,6 +525,7 @@ TESTS = [
     tokens_behind_the_last_full_window_are_predicted_by_one_that_ends_with_them,
     a_resumed_runs_log_goes_on_behind_an_evaluation,
     a_directory_that_is_not_the_plans_model_is_refused,
+    every_damage_of_a_directory_is_one_sentence,
     a_window_that_is_shorter_than_the_sequences_is_refused_by_name,
     an_export_that_cannot_be_is_refused_before_the_training,
     every_field_that_transformers_writes_is_known,
