@@ -54,7 +54,8 @@ zinf_status zinf_hf_put(zinf_hf_writer *writer, uint32_t tensor, uint64_t first,
  * commit, the ranks sync and the creator's totals become the sums over all. */
 zinf_status zinf_hf_sync(zinf_hf_writer *writer, zinf_error *err);
 uint64_t *zinf_hf_totals(zinf_hf_writer *writer, uint32_t *ret_n);
-/* Checks that every byte of every tensor was written once, syncs, renames. The writer is freed, also on failure. */
+/* Checks that every byte of every tensor was written once, syncs, renames. The writer is freed,
+ * also on failure. */
 zinf_status zinf_hf_commit(zinf_hf_writer *writer, zinf_error *err);
 void zinf_hf_abandon(zinf_hf_writer *writer); /* its creator's removes the temporary; NULL ok */
 

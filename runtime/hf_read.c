@@ -406,8 +406,8 @@ static zinf_status check_model(const zinf_hf_reader *r, zinf_error *err)
         return refuse(r, err, "config.json is of the family %s, the plan's model \"%s\" is %s",
                       found.model.family, plan->name, plan->family);
     if (found.window && r->plan->job.sequence > found.window)
-        return refuse(r, err, "its \"sliding_window\" is %" PRIu64 " and the plan's sequences have %"
-                      PRIu64 " tokens: attention to a window is not supported; plan with "
+        return refuse(r, err, "its \"sliding_window\" is %" PRIu64 " and the plan's sequences have "
+                      "%" PRIu64 " tokens: attention to a window is not supported; plan with "
                       "training.sequence=%" PRIu64 " or less, for which it is full attention",
                       found.window, r->plan->job.sequence, found.window);
     for (unsigned i = 0; i < zinf_n_model_fields; i++) {

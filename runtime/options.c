@@ -167,8 +167,8 @@ static zinf_status check(const zinf_run_options *o, zinf_error *err)
         return zinf_fail(err, ZINF_BAD_INPUT, "--export-dtype and --export-shard need --export "
                          "HF_DIR");
     if (o->export_dtype == ZINF_EXPORT_SOURCE && (!o->init || !strcmp(o->init, "random")))
-        return zinf_fail(err, ZINF_BAD_INPUT, "--export-dtype source is that of --init HF_DIR, which "
-                         "is not given");
+        return zinf_fail(err, ZINF_BAD_INPUT, "--export-dtype source is that of --init HF_DIR, "
+                         "which is not given");
     if (o->prompt && !o->sample)
         return zinf_fail(err, ZINF_BAD_INPUT, "--prompt needs --sample N");
     const zinf_named_file files[] = {{"PLAN", o->plan, false}, {"--data", o->data, false},

@@ -109,16 +109,16 @@ def read_json(file):
         fail(2, f"\"{file}\" is no tokenizer.json: {shown(error, 300)}")
 
 
-def check_ids(file, whose, pairs):
+def check_ids(file, pairs):
     """Whole numbers of their own."""
     owners = {}
     for token, number in pairs:
         if type(number) is not int or not 0 <= number <= MOST_ID:
-            fail(2, f"\"{file}\": {whose} \"{shown(token)}\" has the id {shown(number)}; expected a "
-                    f"whole number up to {MOST_ID}")
+            fail(2, f"\"{file}\": the token \"{shown(token)}\" has the id {shown(number)}; expected "
+                    f"a whole number up to {MOST_ID}")
         if owners.setdefault(number, token) != token:
-            fail(2, f"\"{file}\": the tokens \"{shown(owners[number])}\" and \"{shown(token)}\" have "
-                    f"the same id {number}")
+            fail(2, f"\"{file}\": the tokens \"{shown(owners[number])}\" and \"{shown(token)}\" "
+                    f"have the same id {number}")
 
 
 def check_file(file, content):
@@ -133,7 +133,7 @@ def check_file(file, content):
     if not vocab:
         fail(2, f"\"{file}\": the vocabulary is empty")
     if isinstance(vocab, dict):
-        check_ids(file, "the token", vocab.items())
+        check_ids(file, vocab.items())
 
 
 def open_tokenizer(path):
@@ -157,7 +157,7 @@ def open_tokenizer(path):
         if vocab.get(token["content"]) != token["id"]:
             fail(2, f"\"{file}\": the added token \"{shown(token['content'])}\" has the id "
                     f"{token['id']}, but {vocab.get(token['content'])} in the vocabulary")
-    check_ids(file, "the token", vocab.items())
+    check_ids(file, vocab.items())
     return tokenizer, 1 + max(vocab.values())
 
 
@@ -205,8 +205,9 @@ def encode(tokenizer, path, limit):
         with package(f"\"{path}\" cannot be tokenized"):
             ids = tokenizer.encode(piece, add_special_tokens=False).ids
         if limit and ids and max(ids) >= limit:
-            fail(2, f"\"{path}\" has the token \"{shown(tokenizer.id_to_token(max(ids)))}\", whose id "
-                    f"is {max(ids)}: the model's config.json has a vocabulary of {limit}")
+            token = shown(tokenizer.id_to_token(max(ids)))
+            fail(2, f"\"{path}\" has the token \"{token}\", whose id is {max(ids)}: the model's "
+                    f"config.json has a vocabulary of {limit}")
         yield ids
 
 

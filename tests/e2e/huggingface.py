@@ -387,7 +387,7 @@ def every_damage_of_a_directory_is_one_sentence():
             (header(lambda rows: b'{"a": "\xff"}'), "not well-formed"),
             (header(lambda rows: b"[" * 10000), "not well-formed"),
             (header(lambda rows: b""), "not well-formed"), (header(lambda rows: []), "no object"),
-            (length(2**63 + 5), "truncated"), (length(1 << 29, 1 << 30), "its header has 536870912"),
+            (length(2**63 + 5), "truncated"), (length(1 << 29, 1 << 30), "header has 536870912"),
             (length(0), "not well-formed"), (length(4, 3), "truncated"),
             (lambda folder: os.unlink(os.path.join(folder, "model.safetensors")),
              "model.safetensors.index.json"),

@@ -524,8 +524,8 @@ static void halves_are_rounded_to_nearest_even(void)
         const float high = h + 1 < 0x7c00 ? zinf_f16_to_f32((uint16_t)(h + 1)) : 65536;
         const float middle = 0.5f * (low + high); /* exact */
         const uint16_t even = (uint16_t)(h % 2 ? h + 1 : h);
-        CHECK(high > low && (h < 0x400 ? low == (float)ldexp(h, -24)
-                                       : low == (float)ldexp(0x400 + h % 0x400, (int)(h >> 10) - 25)));
+        const int exponent = h < 0x400 ? -24 : (int)(h >> 10) - 25;
+        CHECK(high > low && low == (float)ldexp(h < 0x400 ? h : 0x400 + h % 0x400, exponent));
         CHECK(zinf_f16_from_f32(low) == h && zinf_f16_from_f32(-low) == (h | 0x8000));
         CHECK(zinf_f16_from_f32(middle) == even && zinf_f16_from_f32(-middle) == (even | 0x8000));
         CHECK(zinf_f16_from_f32(nextafterf(middle, 0)) == h);

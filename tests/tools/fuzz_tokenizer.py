@@ -67,7 +67,8 @@ SEEDS = [
     file({"type": "Unigram", "unk_id": 0, "byte_fallback": False,
           "vocab": [["?", 0.0], ["<end>", -1.0], ["\u2581the", -2.5], ["t", -3], ["a", -3.5]]},
          normalizer={"type": "Sequence", "normalizers": [
-             {"type": "NFKC"}, {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]},
+             {"type": "NFKC"},
+             {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]},
          decoder={"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always",
                   "split": True})]
 ODD = [None, True, False, 0, 1, -1, 2, 65535, 65536, 2**31, 2**32, 2**63, 2**64, 10**30, 0.5, -0.0,
