@@ -655,6 +655,9 @@ static zinf_status read_config(const char *path, const zinf_overrides *overrides
                      "original_context: %" PRIu64 "}", m->rope_factor, m->rope_low_freq_factor,
                      m->rope_high_freq_factor, m->rope_original_context);
     }
+    char longest[40] = "";
+    if (config.window && config.window < m->context)
+        snprintf(longest, sizeof longest, "sequence: %" PRIu64, config.window);
     char name[2 * ZINF_NAME_BYTES]; /* in single quotes, where a quote is written twice */
     size_t n_name = 0;
     for (const char *c = m->name; *c; c++) {
@@ -666,12 +669,22 @@ static zinf_status read_config(const char *path, const zinf_overrides *overrides
     const int n = snprintf(
         text, sizeof text, "model: {name: '%s', family: %s, layers: %" PRIu64 ", hidden: %" PRIu64
         ", heads: %" PRIu64 ", kv_heads: %" PRIu64 ", head_dim: %" PRIu64 ", ffn: %" PRIu64
-        ", vocab: %" PRIu64 ", context: %" PRIu64 ", tied_embeddings: %s%s}\ntraining: {}\n",
+        ", vocab: %" PRIu64 ", context: %" PRIu64 ", tied_embeddings: %s%s}\n"
+        "training: {%s}\n",
         name, m->family, m->layers, m->hidden, m->heads, m->kv_heads, m->head_dim, m->ffn,
-        m->vocab, m->context, m->tied_embeddings ? "true" : "false", rotary);
+        m->vocab, m->context, m->tied_embeddings ? "true" : "false", rotary, longest);
     if (ret_notes)
         snprintf(ret_notes, ZINF_NOTES_BYTES, "%s", config.notes);
-    return parse_model(path, text, (size_t)n, true, overrides, ret_model, err);
+    if (parse_model(path, text, (size_t)n, true, overrides, ret_model, err))
+        return err->status;
+    if (config.window && ret_model->sequence > config.window)
+        return zinf_fail(err, ZINF_BAD_INPUT, "\"%.300s\": training.sequence (%" PRIu64 ") exceeds "
+                         "its \"sliding_window\" (%" PRIu64 "): attention to a window is not "
+                         "supported, and full only up to that; shorten the sequences", path,
+                         ret_model->sequence, config.window);
+    if (config.window && ret_model->context > config.window)
+        ret_model->context = config.window; /* it is full attention no further */
+    return ZINF_OK;
 }
 
 zinf_status zinf_model_read(const char *path, const zinf_overrides *overrides,

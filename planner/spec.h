@@ -15,7 +15,7 @@
 #include "runtime/error.h"
 #include "runtime/plan.h"
 
-enum { ZINF_MAX_PATHS = 8, ZINF_PATH_BYTES = 256, ZINF_NOTES_BYTES = 600 };
+enum { ZINF_MAX_PATHS = 8, ZINF_PATH_BYTES = 256, ZINF_NOTES_BYTES = 1000 };
 
 /* All sizes in bytes, rates in bytes/s or FLOP/s or params/s, latencies in seconds. */
 typedef struct zinf_cluster {

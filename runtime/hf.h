@@ -26,11 +26,13 @@ zinf_status zinf_hf_open(const char *directory, const zinf_plan *plan,
 /* Elements [first, first + n) of the tensor, row major as in the plan, from F32, F16 or BF16. */
 zinf_status zinf_hf_get(zinf_hf_reader *reader, uint32_t tensor, uint64_t first, uint64_t n,
                         float *ret_values, zinf_error *err);
+uint32_t zinf_hf_dtype(const zinf_hf_reader *reader, uint32_t tensor); /* as it is stored */
 void zinf_hf_close(zinf_hf_reader *reader); /* accepts NULL */
 
 typedef struct zinf_hf_options {
     const char *from;     /* directory whose config.json and tokenizer are taken over, or NULL */
-    uint32_t dtype;       /* ZINF_F32 or ZINF_BF16 */
+    uint32_t dtype;       /* ZINF_F32, ZINF_BF16 or ZINF_F16 */
+    const uint32_t *dtypes; /* [n_tensors] each tensor's own, config.json stays as it is; or NULL */
     uint64_t shard_bytes; /* most bytes of tensors in a file that has several */
 } zinf_hf_options;
 
@@ -44,14 +46,16 @@ zinf_status zinf_hf_create(const char *directory, const zinf_plan *plan,
 zinf_status zinf_hf_join(const char *directory, const zinf_plan *plan,
                          const zinf_hf_options *options, zinf_hf_writer **ret_writer,
                          zinf_error *err);
-/* Elements [first, first + n) of the tensor, row major as in the plan. Each element once. */
+/* Elements [first, first + n) of the tensor, row major as in the plan. Each element once. What is
+ * not finite, or would not be in the tensor's dtype, is refused. */
 zinf_status zinf_hf_put(zinf_hf_writer *writer, uint32_t tensor, uint64_t first, uint64_t n,
                         const float *values, zinf_error *err);
-/* What was put reaches the disk, and how many elements of each tensor: before a commit, the ranks
- * sync and the creator's counts become the sums over all. */
+/* What was put reaches the disk; and what is known of it, numbers to be added modulo 2^64: before a
+ * commit, the ranks sync and the creator's totals become the sums over all. */
 zinf_status zinf_hf_sync(zinf_hf_writer *writer, zinf_error *err);
-uint64_t *zinf_hf_counts(zinf_hf_writer *writer, uint32_t *ret_n);
-/* Checks that every element was put, syncs, renames. The writer is freed, also on failure. */
+uint64_t *zinf_hf_totals(zinf_hf_writer *writer, uint32_t *ret_n);
+/* Checks that every byte of every tensor was written once, syncs, renames. The writer is freed,
+ * also on failure. */
 zinf_status zinf_hf_commit(zinf_hf_writer *writer, zinf_error *err);
 void zinf_hf_abandon(zinf_hf_writer *writer); /* its creator's removes the temporary; NULL ok */
 

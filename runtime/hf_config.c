@@ -142,11 +142,13 @@ static const fixed fixed_fields[] = {
     {ROTARY, "mlp_bias", "false", ""},
     {ROTARY, "rope_interleaved", "false", ""},
     {ROTARY, "partial_rotary_factor", "1|1.0", ""},
-    {ROTARY, "use_sliding_window", "false", ": attention is full"},
     {ALL, "add_cross_attention", "false", ""},
     {ALL, "is_encoder_decoder", "false", ""},
     {ALL, "pruned_heads", "{}", ""},
+    {ALL, "torchscript", "false", ": it unties the head"},
+    {ALL, "per_layer_config", "{}", ": all layers are alike"},
     {ALL, "quantization_config", "", ": the weights must be F32, F16 or BF16"},
+    {ALL, "compression_config", "", ": the weights must be F32, F16 or BF16"},
     {ALL, "num_local_experts", "0", ": mixtures of experts"},
     {ALL, "num_experts", "0", ": mixtures of experts"},
     {ALL, "n_routed_experts", "0", ": mixtures of experts"},
@@ -194,35 +196,55 @@ static zinf_status check_fixed(const reader *r)
     return ZINF_OK;
 }
 
-/* Attention to a window is full attention where no sequence is longer. */
-static zinf_status check_window(const reader *r)
+/* Whether some layer attends to a window. */
+static zinf_status read_layer_types(const reader *r, bool *ret_some)
 {
     json_object *layers = get(r->config, "layer_types");
-    const zinf_model_info *m = &r->out->model;
-    uint64_t window;
+    const size_t n = layers && json_object_is_type(layers, json_type_array)
+                         ? json_object_array_length(layers) : 0;
 
+    *ret_some = false;
     if (layers && !json_object_is_type(layers, json_type_array))
         return refuse(r, "\"layer_types\" is %s; expected a list", zinf_json_show(layers).text);
-    for (size_t i = 0; layers && i < json_object_array_length(layers); i++) {
+    for (size_t i = 0; i < n; i++) {
         json_object *type = json_object_array_get_idx(layers, i);
-        if (!json_object_is_type(type, json_type_string) ||
-            strcmp(json_object_get_string(type), "full_attention"))
+        const char *word = json_object_is_type(type, json_type_string)
+                               ? json_object_get_string(type) : "";
+        if (strcmp(word, "full_attention") && strcmp(word, "sliding_attention"))
             return refuse(r, "\"layer_types\" has %s for layer %zu, which is not supported; "
-                          "allowed: \"full_attention\"", zinf_json_show(type).text, i);
+                          "allowed: \"full_attention\", and \"sliding_attention\" with a "
+                          "\"sliding_window\"", zinf_json_show(type).text, i);
+        *ret_some |= !strcmp(word, "sliding_attention");
     }
-    /* of qwen2 it counts only with use_sliding_window, which is refused */
-    if (r->family == QWEN2)
-        return ZINF_OK;
-    const bool absent = !json_object_object_get_ex(r->config, "sliding_window", NULL);
-    const uint64_t fallback = r->family == MISTRAL && absent ? 4096 : m->context; /* null: none */
-    if (get_count(r, r->config, "sliding_window", fallback, 1, INT64_MAX, &window))
+    if (layers && n != r->out->model.layers)
+        return refuse(r, "\"layer_types\" has %zu entries for %" PRIu64 " layers", n,
+                      r->out->model.layers);
+    return ZINF_OK;
+}
+
+/* Attention to a window is full attention where no sequence is longer. Of qwen2 it counts where
+ * use_sliding_window says so; of a llama it should not be there, and bounds as well if it is. */
+static zinf_status read_window(const reader *r)
+{
+    const bool given = json_object_object_get_ex(r->config, "sliding_window", NULL);
+    bool counts, some;
+
+    if (get_flag(r, "use_sliding_window", r->family != QWEN2, &counts) ||
+        read_layer_types(r, &some))
         return r->err->status;
-    if (window < m->context)
-        return refuse(r, "\"sliding_window\" is %" PRIu64 ", below \"max_position_embeddings\" %"
-                      PRIu64 ": attention to a window is not supported; for sequences of at most %"
-                      PRIu64 " tokens it is full attention: copy the directory and write "
-                      "\"sliding_window\": null and \"max_position_embeddings\": %" PRIu64, window,
-                      m->context, window, window);
+    if (!counts && !some)
+        return ZINF_OK;
+    if (!get(r->config, "sliding_window") && (given || r->family == LLAMA)) {
+        if (!some)
+            return ZINF_OK; /* null: none */
+        return refuse(r, "\"layer_types\" has \"sliding_attention\", and \"sliding_window\" is %s",
+                      given ? "null" : "missing");
+    }
+    if (get_count(r, r->config, "sliding_window", 4096, 1, INT64_MAX, &r->out->window))
+        return r->err->status;
+    if (r->out->window < r->out->model.context)
+        note(r, "attention is full, which it is within a \"sliding_window\" of %" PRIu64
+             ": sequences may not be longer", r->out->window);
     return ZINF_OK;
 }
 
@@ -231,15 +253,18 @@ static zinf_status check_window(const reader *r)
 static zinf_status get_scaling(const reader *r, json_object *rope, const char *where)
 {
     static const char *const known[] = {
-        "rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor",
-        "original_max_position_embeddings"};
+        "rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "low_freq_factor",
+        "high_freq_factor", "original_max_position_embeddings"};
+    enum { FIRST_OF_LLAMA3 = 4, N_KNOWN = sizeof known / sizeof *known };
     zinf_model_info *m = &r->out->model;
     json_object *type = get(rope, "rope_type") ? get(rope, "rope_type") : get(rope, "type");
+    json_object *original = get(r->config, "original_max_position_embeddings");
+    double partial;
     const char *word = type ? json_object_get_string(type) : "default";
 
     json_object_object_foreach(rope, key, value) {
         bool found = !value;
-        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        for (size_t i = 0; i < N_KNOWN; i++)
             found |= !strcmp(key, known[i]);
         if (!found)
             return refuse(r, "\"%s\" has the field \"%s\", which is not supported", where,
@@ -249,6 +274,13 @@ static zinf_status get_scaling(const reader *r, json_object *rope, const char *w
                  (strcmp(word, "default") && strcmp(word, "llama3"))))
         return refuse(r, "\"%s\" has the type %s, which is not supported; allowed: \"default\", "
                       "\"llama3\"", where, zinf_json_show(type).text);
+    if (get_real(r, rope, "partial_rotary_factor", 1, 1, 1, &partial))
+        return r->err->status;
+    for (size_t i = FIRST_OF_LLAMA3; !strcmp(word, "default") && i < N_KNOWN; i++)
+        if (get(rope, known[i]))
+            return refuse(r, "\"%s\" has \"%s\" and the type %s, which has no use for it; write "
+                          "\"rope_type\": \"llama3\" if that was meant", where, known[i],
+                          type ? "\"default\"" : "is missing");
     if (!strcmp(word, "default"))
         return ZINF_OK;
     if (get_real(r, rope, "factor", 0, 1, 1e6, &m->rope_factor) ||
@@ -257,6 +289,10 @@ static zinf_status get_scaling(const reader *r, json_object *rope, const char *w
         get_count(r, rope, "original_max_position_embeddings", 0, 1, 1 << 24,
                   &m->rope_original_context))
         return r->err->status;
+    /* of the two transformers 5 takes the outer one */
+    if (original && !json_object_equal(original, get(rope, "original_max_position_embeddings")))
+        return refuse(r, "\"original_max_position_embeddings\" is %s, and %" PRIu64 " in \"%s\"",
+                      zinf_json_show(original).text, m->rope_original_context, where);
     if (!(m->rope_high_freq_factor > m->rope_low_freq_factor))
         return refuse(r, "\"%s\" has a high_freq_factor (%g) that does not exceed its "
                       "low_freq_factor (%g)", where, m->rope_high_freq_factor,
@@ -298,6 +334,9 @@ static zinf_status get_rope(const reader *r)
 
 static zinf_status read_gpt2(const reader *r)
 {
+    static const char *const aliases[][2] = {
+        {"num_hidden_layers", "n_layer"}, {"hidden_size", "n_embd"},
+        {"num_attention_heads", "n_head"}, {"max_position_embeddings", "n_positions"}};
     zinf_model_info *m = &r->out->model;
     json_object *c = r->config;
 
@@ -308,6 +347,13 @@ static zinf_status read_gpt2(const reader *r)
         get_count(r, c, "vocab_size", 0, 2, INT32_MAX, &m->vocab) ||
         get_count(r, c, "n_positions", 0, 1, 1 << 24, &m->context))
         return r->err->status;
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++) {
+        json_object *other = get(c, aliases[i][0]);
+        if (other && !json_object_equal(other, get(c, aliases[i][1])))
+            return refuse(r, "\"%s\" is %s and \"%s\" is %s: to transformers they are the same",
+                          aliases[i][0], zinf_json_show(other).text, aliases[i][1],
+                          zinf_json_show(get(c, aliases[i][1])).text);
+    }
     if (m->hidden % m->heads)
         return refuse(r, "\"n_embd\" (%" PRIu64 ") is not a multiple of \"n_head\" (%" PRIu64 ")",
                       m->hidden, m->heads);
@@ -349,39 +395,46 @@ static zinf_status read_llama(const reader *r)
                       "even", m->head_dim);
     m->tied_embeddings = tied;
     m->qkv_bias = r->family == QWEN2;
-    return get_rope(r) ? r->err->status : check_window(r);
+    return get_rope(r) ? r->err->status : read_window(r);
 }
 
 /* ---- the rest of the fields ---- */
 
 /* Used above, beside the fixed ones. */
-static const char *const used[] = {
-    "model_type", "vocab_size", "tie_word_embeddings",
-    /* gpt2 */
-    "n_layer", "n_embd", "n_head", "n_inner", "n_positions",
-    /* the others */
-    "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads",
-    "intermediate_size", "max_position_embeddings", "rms_norm_eps", "head_dim", "rope_theta",
-    "rope_scaling", "rope_parameters", "sliding_window", "layer_types"};
+static const char *const used_by_gpt2[] = {
+    "model_type", "vocab_size", "n_layer", "n_embd", "n_head", "n_inner", "n_positions",
+    "num_hidden_layers", "hidden_size", "num_attention_heads", "max_position_embeddings"};
+static const char *const used_by_others[] = {
+    "model_type", "vocab_size", "tie_word_embeddings", "num_hidden_layers", "hidden_size",
+    "num_attention_heads", "num_key_value_heads", "intermediate_size", "max_position_embeddings",
+    "rms_norm_eps", "head_dim", "rope_theta", "rope_scaling", "rope_parameters",
+    "original_max_position_embeddings", "sliding_window", "use_sliding_window", "layer_types"};
 
-/* They change neither losses nor gradients of the model. */
+/* They change neither losses nor gradients of the model (but for those of which a note tells). */
 static const char *const passed[] = {
     "architectures", "torch_dtype", "dtype", "transformers_version", "_name_or_path", "name",
     "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id",
-    "use_cache", "initializer_range", "n_ctx", "task_specific_params", "summary_type",
+    "use_cache", "initializer_range", "auto_map", "n_ctx", "task_specific_params", "summary_type",
     "summary_use_proj", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
     "max_window_layers", "pretraining_tp", "is_decoder", "is_llama_config", "unk_token_id",
     "output_hidden_states", "output_attentions", "return_dict", "return_dict_in_generate",
-    "id2label", "label2id", "problem_type", "finetuning_task", "torchscript", "use_bfloat16",
+    "id2label", "label2id", "problem_type", "finetuning_task", "use_bfloat16",
     "tokenizer_class", "prefix", "_commit_hash", "_attn_implementation", "attn_implementation",
     "_attn_implementation_autoset", "use_return_dict", "output_past", "chunk_size_feed_forward",
-    "auto_map", "tf_legacy_loss", "gradient_checkpointing", "transformers.js_config",
+    "tf_legacy_loss", "gradient_checkpointing", "transformers.js_config",
+    "num_labels", "classifier_dropout", "summary_last_dropout", "experts_implementation",
+    "tie_last_hidden_states",
+    /* of generation */
     "max_length", "min_length", "do_sample", "temperature", "top_k", "top_p", "typical_p",
     "num_beams", "num_beam_groups", "diversity_penalty", "repetition_penalty", "length_penalty",
     "early_stopping", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids",
     "num_return_sequences", "output_scores", "forced_bos_token_id", "forced_eos_token_id",
     "remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens",
-    "begin_suppress_tokens", "cross_attention_hidden_size", "tie_encoder_decoder"};
+    "begin_suppress_tokens", "cross_attention_hidden_size", "tie_encoder_decoder",
+    "max_new_tokens", "min_new_tokens", "max_time", "stop_strings", "cache_implementation",
+    "cache_config", "min_p", "epsilon_cutoff", "eta_cutoff", "encoder_repetition_penalty",
+    "renormalize_logits", "sequence_bias", "token_healing", "guidance_scale",
+    "watermarking_config", "output_logits"};
 
 /* Training is without dropout here. */
 static const char *const dropouts[] = {"resid_pdrop", "embd_pdrop", "attn_pdrop",
@@ -399,12 +452,13 @@ static bool is_in(const char *key, const char *const *list, size_t n)
 static zinf_status check_rest(const reader *r)
 {
     char unknown[300] = "", dropped[200] = "";
-    double rate;
+    double rate, deviation;
 
     json_object_object_foreach(r->config, key, value) {
-        bool known = !value || IS_IN(key, used) || IS_IN(key, passed);
+        bool known = !value || IS_IN(key, passed) ||
+                     (r->family == GPT2 ? IS_IN(key, used_by_gpt2) : IS_IN(key, used_by_others));
         for (size_t i = 0; !known && i < sizeof fixed_fields / sizeof *fixed_fields; i++)
-            known = !strcmp(key, fixed_fields[i].key);
+            known = fixed_fields[i].families >> r->family & 1 && !strcmp(key, fixed_fields[i].key);
         if (known)
             continue;
         if (IS_IN(key, dropouts)) {
@@ -421,6 +475,16 @@ static zinf_status check_rest(const reader *r)
         else if (strcmp(unknown + n - 3, "..."))
             strcat(unknown, ", ...");
     }
+    if (get_real(r, r->config, "initializer_range", 0.02, 0, 1e6, &deviation))
+        return r->err->status;
+    if (deviation != 0.02)
+        note(r, "random initial weights deviate by 0.02 (the file has initializer_range %g)",
+             deviation);
+    if (get(r->config, "auto_map"))
+        note(r, "the code that auto_map names is not used");
+    if (r->family != GPT2 && get(r->config, "pad_token_id")) /* it is their padding_idx */
+        note(r, "the embedding of pad_token_id %s is trained like any other, transformers leaves "
+             "it as it is", zinf_json_show(get(r->config, "pad_token_id")).text);
     if (*dropped)
         note(r, "training is without dropout (the file has %s)", dropped);
     if (*unknown)

@@ -15,7 +15,8 @@
 
 typedef struct zinf_hf_config {
     zinf_model_info model; /* but n_params; what the family has not is 0, as in a plan */
-    char notes[600];       /* sentences for the user, "; " between; "" if there are none */
+    uint64_t window;       /* sequences may not be longer; 0: by no window */
+    char notes[1000];      /* sentences for the user, "; " between; "" if there are none */
 } zinf_hf_config;
 
 /* name stands for the path in errors, and the folder it is in for the model's name. text[n] must

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "kernels/bf16.h"
+#include "kernels/f16.h"
 #include "runtime/checkpoint_format.h"
 #include "runtime/hf_config.h"
 #include "runtime/hf_internal.h"
@@ -387,8 +387,9 @@ static zinf_status read_shards(zinf_hf_reader *r, zinf_error *err)
             n_missing++;
         }
     if (n_missing)
-        refuse(r, err, "%" PRIu32 " tensors of the plan's model are missing: %s", n_missing,
-               missing);
+        refuse(r, err, "%" PRIu32 " tensors of the plan's model are missing: %s%s", n_missing,
+               missing, strstr(missing, "\"lm_head.weight\"") ? "; if the embeddings are the head, "
+               "write \"tie_word_embeddings\": true in config.json and plan again" : "");
 out:
     json_object_put(index);
     return err->status;
@@ -404,6 +405,11 @@ static zinf_status check_model(const zinf_hf_reader *r, zinf_error *err)
     if (strcmp(found.model.family, plan->family))
         return refuse(r, err, "config.json is of the family %s, the plan's model \"%s\" is %s",
                       found.model.family, plan->name, plan->family);
+    if (found.window && r->plan->job.sequence > found.window)
+        return refuse(r, err, "its \"sliding_window\" is %" PRIu64 " and the plan's sequences have "
+                      "%" PRIu64 " tokens: attention to a window is not supported; plan with "
+                      "training.sequence=%" PRIu64 " or less, for which it is full attention",
+                      found.window, r->plan->job.sequence, found.window);
     for (unsigned i = 0; i < zinf_n_model_fields; i++) {
         const char *name = zinf_model_fields[i].name;
         const uint64_t a = zinf_model_field_value(&found.model, i);
@@ -484,6 +490,11 @@ out:
     return err->status;
 }
 
+uint32_t zinf_hf_dtype(const zinf_hf_reader *r, uint32_t tensor)
+{
+    return r->places[tensor].dtype;
+}
+
 void zinf_hf_close(zinf_hf_reader *r)
 {
     if (!r)
@@ -502,18 +513,6 @@ void zinf_hf_close(zinf_hf_reader *r)
 
 /* ---- elements ---- */
 
-/* 1 sign, 5 exponent, 10 fraction bits; 2^-24 is the unit of the denormals. */
-static float f16_to_f32(uint16_t half)
-{
-    const uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = half & 0x7fff;
-
-    if (rest >= 0x7c00)
-        return zinf_f32_from_bits(sign | 0x7f800000 | (rest & 0x3ff) << 13);
-    if (rest >= 0x400)
-        return zinf_f32_from_bits(sign | ((rest << 13) + ((127 - 15) << 23)));
-    return (sign ? -1.0f : 1.0f) * (float)rest * 0x1p-24f;
-}
-
 static float load_elem(const char *bytes, uint32_t dtype, uint64_t i)
 {
     uint16_t half;
@@ -524,7 +523,7 @@ static float load_elem(const char *bytes, uint32_t dtype, uint64_t i)
         return value;
     }
     memcpy(&half, bytes + 2 * i, 2);
-    return dtype == ZINF_BF16 ? zinf_bf16_to_f32(half) : f16_to_f32(half);
+    return dtype == ZINF_BF16 ? zinf_bf16_to_f32(half) : zinf_f16_to_f32(half);
 }
 
 /* As stored. Two bytes an element are read into the second half of where they go: element i is

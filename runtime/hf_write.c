@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "kernels/bf16.h"
+#include "kernels/f16.h"
 #include "runtime/checkpoint_format.h"
 #include "runtime/hf_config.h"
 #include "runtime/hf_internal.h"
@@ -40,12 +41,13 @@ struct zinf_hf_writer {
     zinf_hf_options options;
     char *directory, *temporary, *parent;
     int dir_fd; /* of the temporary; locked, unless joined */
-    bool joined;
+    bool joined, own_dtypes; /* own: each tensor has its own, which options.dtype is not */
     shard *shards;
     uint32_t n_shards, open_shard;
     int fd;            /* of the open shard */
     uint64_t *offsets; /* [n_tensors] in its file */
-    uint64_t *put;     /* [n_tensors] elements */
+    uint64_t *totals;  /* [n_tensors][2] elements put, and the ends of what was written */
+    uint32_t *dtypes;  /* [n_tensors] */
     uint32_t *file_of; /* [n_tensors] shard */
     char *chunk;       /* [ZINF_HF_CHUNK] */
 };
@@ -147,7 +149,7 @@ static zinf_status open_temporary(zinf_hf_writer *w, zinf_error *err)
 
 static uint64_t tensor_bytes(const zinf_hf_writer *w, uint32_t i)
 {
-    return zinf_tensor_elems(&w->plan->tensors[i]) * zinf_dtype_bytes(w->options.dtype);
+    return zinf_tensor_elems(&w->plan->tensors[i]) * zinf_dtype_bytes(w->dtypes[i]);
 }
 
 /* In order of the plan, a new file where one would exceed shard_bytes. */
@@ -235,7 +237,7 @@ static zinf_status lay_out_shard(zinf_hf_writer *w, uint32_t index, zinf_safeten
 
     for (uint32_t i = s->first; i < s->end; i++) {
         zinf_safetensor_row *row = &rows[i - s->first];
-        *row = (zinf_safetensor_row){.name = w->plan->tensors[i].name, .dtype = w->options.dtype};
+        *row = (zinf_safetensor_row){.name = w->plan->tensors[i].name, .dtype = w->dtypes[i]};
         row->n_dims = zinf_hf_shape(w->plan, &w->plan->tensors[i], row->shape);
     }
     if (zinf_safetensors_header(rows, s->end - s->first, metadata, 1, ret_header, ret_n, err))
@@ -347,14 +349,20 @@ static zinf_status open_writer(const char *directory, const zinf_plan *plan,
     w->plan = plan;
     w->options = *options;
     w->joined = joined;
+    w->own_dtypes = options->dtypes != NULL;
     w->dir_fd = w->fd = -1;
     w->offsets = calloc(n, sizeof *w->offsets);
-    w->put = calloc(n, sizeof *w->put);
+    w->totals = calloc(2 * n, sizeof *w->totals);
+    w->dtypes = calloc(n, sizeof *w->dtypes);
     w->file_of = calloc(n, sizeof *w->file_of);
     w->chunk = malloc(ZINF_HF_CHUNK);
-    if (!set_paths(w, directory) || !w->offsets || !w->put || !w->file_of || !w->chunk)
+    if (!set_paths(w, directory) || !w->offsets || !w->totals || !w->dtypes ||
+        !w->file_of || !w->chunk)
         zinf_fail(err, ZINF_MACHINE, "export: out of memory");
-    else if (!zinf_checkpoint_layout(plan, checked, err) && !cut_shards(w, err) &&
+    for (uint32_t i = 0; !err->status && i < plan->n_tensors; i++)
+        w->dtypes[i] = options->dtypes ? options->dtypes[i] : options->dtype;
+    w->options.dtypes = NULL; /* the caller's */
+    if (!err->status && !zinf_checkpoint_layout(plan, checked, err) && !cut_shards(w, err) &&
              (joined ? !join_temporary(w, err) : !open_temporary(w, err) && !check_space(w, err)))
         open_shards(w, err);
     free(checked);
@@ -383,42 +391,61 @@ zinf_status zinf_hf_join(const char *directory, const zinf_plan *plan,
 
 static void store_elem(char *bytes, uint32_t dtype, uint64_t i, float value)
 {
-    const uint16_t half = zinf_bf16_from_f32(value);
-
-    if (dtype == ZINF_F32)
+    if (dtype == ZINF_F32) {
         memcpy(bytes + 4 * i, &value, 4);
-    else
-        memcpy(bytes + 2 * i, &half, 2);
+        return;
+    }
+    const uint16_t half = dtype == ZINF_BF16 ? zinf_bf16_from_f32(value) : zinf_f16_from_f32(value);
+    memcpy(bytes + 2 * i, &half, 2);
 }
 
-static zinf_status write_at(zinf_hf_writer *w, const void *bytes, uint64_t n, uint64_t offset,
-                            zinf_error *err)
+/* A number for a place in a tensor: the finaliser of SplitMix64. Over the pieces [begin, end) of
+ * what was written, the sum of place(end) - place(begin) is that of the whole tensor where the ends
+ * cancel as they do when each piece begins where another one ended, and no byte is written twice
+ * or left out; another set of pieces has it with a chance of 2^-64. It may be made in any order, by
+ * any ranks, and takes one number a tensor. */
+static uint64_t place(uint64_t byte)
 {
-    return zinf_write_all(w->fd, bytes, n, offset, w->temporary, w->shards[w->open_shard].name,
-                          err);
+    uint64_t x = (byte + 1) * 0x9e3779b97f4a7c15;
+
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+    x = (x ^ x >> 27) * 0x94d049bb133111eb;
+    return x ^ x >> 31;
 }
 
-static zinf_status write_plain(zinf_hf_writer *w, uint64_t offset, uint64_t first, uint64_t n,
+/* At an offset in the tensor's bytes. */
+static zinf_status write_at(zinf_hf_writer *w, uint32_t tensor, const void *bytes, uint64_t n,
+                            uint64_t offset, zinf_error *err)
+{
+    w->totals[2 * tensor + 1] += place(offset + n) - place(offset);
+    return zinf_write_all(w->fd, bytes, n, w->offsets[tensor] + offset, w->temporary,
+                          w->shards[w->open_shard].name, err);
+}
+
+static zinf_status write_plain(zinf_hf_writer *w, uint32_t tensor, uint64_t first, uint64_t n,
                                const float *values, zinf_error *err)
 {
-    const uint64_t size = zinf_dtype_bytes(w->options.dtype), most = ZINF_HF_CHUNK / size;
+    const uint32_t dtype = w->dtypes[tensor];
+    const uint64_t size = zinf_dtype_bytes(dtype), most = ZINF_HF_CHUNK / size;
 
-    if (w->options.dtype == ZINF_F32)
-        return write_at(w, values, n * size, offset + first * size, err);
+    if (dtype == ZINF_F32)
+        return write_at(w, tensor, values, n * size, first * size, err);
     for (uint64_t at = 0; at < n; at += most) {
         const uint64_t some = n - at < most ? n - at : most;
         for (uint64_t i = 0; i < some; i++)
-            store_elem(w->chunk, w->options.dtype, i, values[at + i]);
-        if (write_at(w, w->chunk, some * size, offset + (first + at) * size, err))
+            store_elem(w->chunk, dtype, i, values[at + i]);
+        if (write_at(w, tensor, w->chunk, some * size, (first + at) * size, err))
             return err->status;
     }
     return ZINF_OK;
 }
 
-static zinf_status write_turned(zinf_hf_writer *w, const zinf_tensor *t, uint64_t offset,
-                                uint64_t first, uint64_t n, const float *values, zinf_error *err)
+static zinf_status write_turned(zinf_hf_writer *w, uint32_t tensor, uint64_t first, uint64_t n,
+                                const float *values, zinf_error *err)
 {
-    const uint64_t size = zinf_dtype_bytes(w->options.dtype), rows = t->rows, cols = t->cols;
+    const zinf_tensor *t = &w->plan->tensors[tensor];
+    const uint32_t dtype = w->dtypes[tensor];
+    const uint64_t size = zinf_dtype_bytes(dtype), rows = t->rows, cols = t->cols;
     const bool whole_rows = first % cols == 0 && n % cols == 0;
     zinf_hf_block b = {0};
 
@@ -428,7 +455,7 @@ static zinf_status write_turned(zinf_hf_writer *w, const zinf_tensor *t, uint64_
             for (uint64_t c = b.row; c < b.row_end; c++) {
                 const uint64_t element = row * cols + c;
                 if (element >= first && element - first < n)
-                    store_elem(w->chunk, w->options.dtype, (c - b.row) * width + row - b.col,
+                    store_elem(w->chunk, dtype, (c - b.row) * width + row - b.col,
                                values[element - first]);
             }
         const uint64_t at_once = whole_rows && width == rows ? b.row_end - b.row : 1;
@@ -437,12 +464,28 @@ static zinf_status write_turned(zinf_hf_writer *w, const zinf_tensor *t, uint64_
             const uint64_t low = b.col + (b.col * cols + c < first);
             const uint64_t high = b.col_end - ((b.col_end - 1) * cols + c >= first + n);
             if (low < high &&
-                write_at(w, w->chunk + ((c - b.row) * width + low - b.col) * size,
+                write_at(w, tensor, w->chunk + ((c - b.row) * width + low - b.col) * size,
                          (at_once > 1 ? at_once * width : high - low) * size,
-                         offset + (c * rows + low) * size, err))
+                         (c * rows + low) * size, err))
                 return err->status;
         }
     }
+    return ZINF_OK;
+}
+
+/* Half a unit beyond the largest number of the dtype what is rounded becomes infinite. */
+static zinf_status check_range(uint32_t dtype, const char *name, uint64_t first, uint64_t n,
+                               const float *values, zinf_error *err)
+{
+    const float limit = dtype == ZINF_BF16 ? 0x1.ffp127f : 65520;
+
+    for (uint64_t i = 0; dtype != ZINF_F32 && i < n; i++)
+        if (!(fabsf(values[i]) < limit))
+            return zinf_fail(err, ZINF_BAD_INPUT, "export: element %" PRIu64 " of \"%s\" is %g, "
+                             "beyond the largest number of %s (%g); export it with --export-dtype "
+                             "%s", first + i, name, (double)values[i], zinf_dtype_name(dtype),
+                             dtype == ZINF_BF16 ? 0x1.fep127 : 65504,
+                             dtype == ZINF_BF16 ? "fp32" : "fp32 or bf16");
     return ZINF_OK;
 }
 
@@ -457,12 +500,12 @@ zinf_status zinf_hf_put(zinf_hf_writer *w, uint32_t tensor, uint64_t first, uint
                          "such model is written", first + fault, t->name, (double)values[fault]);
     if (!n)
         return ZINF_OK;
-    w->put[tensor] += n;
-    if (use_shard(w, w->file_of[tensor], 0, err))
+    if (check_range(w->dtypes[tensor], t->name, first, n, values, err) ||
+        use_shard(w, w->file_of[tensor], 0, err))
         return err->status;
-    return zinf_hf_turned(w->plan, t)
-               ? write_turned(w, t, w->offsets[tensor], first, n, values, err)
-               : write_plain(w, w->offsets[tensor], first, n, values, err);
+    w->totals[2 * tensor] += n;
+    return zinf_hf_turned(w->plan, t) ? write_turned(w, tensor, first, n, values, err)
+                                      : write_plain(w, tensor, first, n, values, err);
 }
 
 /* ---- commit ---- */
@@ -593,7 +636,9 @@ static json_object *make_config(const zinf_model_info *m)
 /* That of the directory that training began with, or a new one. */
 static zinf_status write_config(const zinf_hf_writer *w, zinf_error *err)
 {
-    const char *dtype = w->options.dtype == ZINF_F32 ? "float32" : "bfloat16";
+    const char *dtype = w->options.dtype == ZINF_F32    ? "float32"
+                        : w->options.dtype == ZINF_BF16 ? "bfloat16"
+                                                        : "float16";
     json_object *config = NULL;
     char *path = NULL, *text = NULL, what[420];
     size_t n = 0;
@@ -612,8 +657,10 @@ static zinf_status write_config(const zinf_hf_writer *w, zinf_error *err)
         config = make_config(&w->plan->model);
     }
     /* the newer name where the file has it, else the one that all versions read */
-    add_text(config, json_object_object_get_ex(config, "dtype", NULL) ? "dtype" : "torch_dtype",
-             dtype);
+    if (!w->own_dtypes)
+        add_text(config, json_object_object_get_ex(config, "dtype", NULL) ? "dtype"
+                                                                            : "torch_dtype",
+                 dtype);
     write_text(w, "config.json", config, err);
     json_object_put(config);
     return err->status;
@@ -658,11 +705,16 @@ static zinf_status copy_file(const zinf_hf_writer *w, const char *name, zinf_err
 
 static zinf_status check_complete(const zinf_hf_writer *w, zinf_error *err)
 {
-    for (uint32_t i = 0; i < w->plan->n_tensors; i++)
-        if (w->put[i] != zinf_tensor_elems(&w->plan->tensors[i]))
+    for (uint32_t i = 0; i < w->plan->n_tensors; i++) {
+        const zinf_tensor *t = &w->plan->tensors[i];
+        const uint64_t *totals = &w->totals[2 * i];
+        if (totals[0] != zinf_tensor_elems(t))
             return zinf_fail(err, ZINF_WRONG_RESULT, "export: %" PRIu64 " elements of \"%s\" were "
-                             "put, it has %" PRIu64, w->put[i], w->plan->tensors[i].name,
-                             zinf_tensor_elems(&w->plan->tensors[i]));
+                             "put, it has %" PRIu64, totals[0], t->name, zinf_tensor_elems(t));
+        if (totals[1] != place(tensor_bytes(w, i)) - place(0))
+            return zinf_fail(err, ZINF_WRONG_RESULT, "export: some bytes of \"%s\" were written "
+                             "twice and others not at all", t->name);
+    }
     return ZINF_OK;
 }
 
@@ -676,10 +728,10 @@ zinf_status zinf_hf_sync(zinf_hf_writer *w, zinf_error *err)
     return ZINF_OK;
 }
 
-uint64_t *zinf_hf_counts(zinf_hf_writer *w, uint32_t *ret_n)
+uint64_t *zinf_hf_totals(zinf_hf_writer *w, uint32_t *ret_n)
 {
-    *ret_n = w->plan->n_tensors;
-    return w->put;
+    *ret_n = 2 * w->plan->n_tensors;
+    return w->totals;
 }
 
 static zinf_status publish(zinf_hf_writer *w, zinf_error *err)
@@ -730,7 +782,8 @@ void zinf_hf_abandon(zinf_hf_writer *w)
         close(w->dir_fd); /* and the lock with it */
     free(w->shards);
     free(w->offsets);
-    free(w->put);
+    free(w->totals);
+    free(w->dtypes);
     free(w->file_of);
     free(w->chunk);
     free(w->directory);

@@ -48,7 +48,8 @@ static const struct option {
     {"--eval", "FILE", TEXT, AT(eval), "at the end the loss and perplexity of all its tokens"},
     {"--export", "HF_DIR", TEXT, AT(export),
      "at the end write a new Hugging Face directory, with the tokenizer of --init"},
-    {"--export-dtype", "fp32|bf16", CHOICE, AT(export_dtype), "of its weights (fp32)"},
+    {"--export-dtype", "fp32|bf16|fp16|source", CHOICE, AT(export_dtype),
+     "of its weights (fp32); source: what each has in --init"},
     {"--export-shard", "BYTES", COUNT, AT(export_shard_bytes), "most of one of its files (5e9)"},
     {"--help", NULL, HELP, 0, "this text"},
 };
@@ -165,6 +166,9 @@ static zinf_status check(const zinf_run_options *o, zinf_error *err)
     if ((o->export_dtype || o->export_shard_bytes) && !o->export)
         return zinf_fail(err, ZINF_BAD_INPUT, "--export-dtype and --export-shard need --export "
                          "HF_DIR");
+    if (o->export_dtype == ZINF_EXPORT_SOURCE && (!o->init || !strcmp(o->init, "random")))
+        return zinf_fail(err, ZINF_BAD_INPUT, "--export-dtype source is that of --init HF_DIR, "
+                         "which is not given");
     if (o->prompt && !o->sample)
         return zinf_fail(err, ZINF_BAD_INPUT, "--prompt needs --sample N");
     const zinf_named_file files[] = {{"PLAN", o->plan, false}, {"--data", o->data, false},

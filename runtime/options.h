@@ -15,12 +15,19 @@ typedef enum zinf_on_nonfinite { ZINF_ON_NONFINITE_STOP, ZINF_ON_NONFINITE_SKIP 
 
 typedef enum zinf_queues { ZINF_QUEUES_CONCURRENT, ZINF_QUEUES_SERIAL } zinf_queues;
 
+typedef enum zinf_export_dtype {
+    ZINF_EXPORT_F32,
+    ZINF_EXPORT_BF16,
+    ZINF_EXPORT_F16,
+    ZINF_EXPORT_SOURCE /* each tensor's in --init */
+} zinf_export_dtype;
+
 typedef struct zinf_run_options {
     bool help;
     const char *plan, *data, *val, *save, *resume, *log, *trace, *nvme, *prompt, *init,
         *export, *eval; /* init: NULL is "random" */
     uint64_t steps, val_every, val_batches, save_every, sample, export_shard_bytes;
-    int export_dtype; /* 0 fp32, 1 bf16 */
+    zinf_export_dtype export_dtype;
     bool steps_given;
     double temperature;
     zinf_engine engine;

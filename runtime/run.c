@@ -53,6 +53,7 @@ typedef struct session {
     zinf_progress_line line;
     zinf_run_report report;
     zinf_rank_report *rank_reports; /* [n_ranks] */
+    uint32_t *export_dtypes;        /* [n_tensors] of --export-dtype source; else NULL */
 } session;
 
 /* ---- load ---- */
@@ -80,12 +81,34 @@ static zinf_status open_data(session *s, zinf_error *err)
 
 static zinf_status begin_export(session *s, zinf_hf_writer **ret_writer, zinf_error *err)
 {
+    static const zinf_dtype dtypes[] = {
+        [ZINF_EXPORT_F32] = ZINF_F32, [ZINF_EXPORT_BF16] = ZINF_BF16, [ZINF_EXPORT_F16] = ZINF_F16,
+        [ZINF_EXPORT_SOURCE] = ZINF_F32};
     const zinf_run_options *o = s->options;
     const zinf_hf_options options = {
-        .from = o->init, .dtype = o->export_dtype ? ZINF_BF16 : ZINF_F32,
+        .from = o->init, .dtype = dtypes[o->export_dtype], .dtypes = s->export_dtypes,
         .shard_bytes = o->export_shard_bytes ? o->export_shard_bytes : EXPORT_SHARD_BYTES};
 
     return zinf_together_create_hf(s->ranks, o->export, &s->plan, &options, ret_writer, err);
+}
+
+/* Of --export-dtype source. */
+static zinf_status read_dtypes(session *s, zinf_error *err)
+{
+    zinf_hf_reader *reader = NULL;
+
+    if (s->options->export_dtype != ZINF_EXPORT_SOURCE)
+        return ZINF_OK;
+    s->export_dtypes = calloc((size_t)s->plan.n_tensors + 1, sizeof *s->export_dtypes);
+    if (!s->export_dtypes)
+        return zinf_fail(err, ZINF_MACHINE, "out of memory for the types of \"%.300s\"",
+                         s->options->init);
+    if (zinf_hf_open(s->options->init, &s->plan, &reader, err))
+        return err->status;
+    for (uint32_t i = 0; i < s->plan.n_tensors; i++)
+        s->export_dtypes[i] = zinf_hf_dtype(reader, i);
+    zinf_hf_close(reader);
+    return ZINF_OK;
 }
 
 /* Begins an export and drops it: a directory that cannot take one is found out now, not after the
@@ -224,7 +247,7 @@ static zinf_status open_files(session *s, zinf_error *err)
     if (o->save && s->ranks->collective->rank == 0 &&
         zinf_checkpoint_claim(o->save, o->resume, &s->place, err))
         return err->status;
-    if (try_export(s, err))
+    if (read_dtypes(s, err) || try_export(s, err))
         return err->status;
     if (o->log && !o->resume && zinf_log_open(o->log, &s->log, err))
         return err->status;
@@ -309,6 +332,7 @@ typedef struct state_sink {
     zinf_hf_writer *exported;       /* NULL: none */
     zinf_params_hash *hash;
     largest *largest; /* NULL: nobody asks */
+    zinf_error *not_exported; /* an export that fails does not take the checkpoint with it */
 } state_sink;
 
 static void find_largest(uint32_t tensor, uint64_t first, uint64_t n, const float *values,
@@ -328,9 +352,8 @@ static zinf_status put_state(void *context, uint32_t tensor, zinf_state_array ar
         zinf_params_hash_put(sink->hash, tensor, first, n, values);
     if (sink->largest && array == ZINF_STATE_MASTER)
         find_largest(tensor, first, n, values, sink->largest);
-    if (sink->exported && array == ZINF_STATE_MASTER &&
-        zinf_hf_put(sink->exported, tensor, first, n, values, err))
-        return err->status;
+    if (sink->exported && array == ZINF_STATE_MASTER && !sink->not_exported->status)
+        zinf_hf_put(sink->exported, tensor, first, n, values, sink->not_exported);
     if (sink->writer)
         return zinf_checkpoint_put(sink->writer, tensor, array, first, n, values, err);
     return ZINF_OK;
@@ -416,10 +439,10 @@ static zinf_status not_saved(const session *s, zinf_error *err)
 static zinf_status export_state(session *s, bool save, bool export, largest *ret_largest,
                                 zinf_error *err)
 {
-    state_sink sink = {.hash = s->hash, .largest = ret_largest};
+    zinf_error not_exported = {0}, reserving = {0};
+    state_sink sink = {.hash = s->hash, .largest = ret_largest, .not_exported = &not_exported};
     zinf_env env = {.step = s->progress.step, .put = put_state, .state_context = &sink};
     const uint64_t start_ns = zinf_report_now_ns();
-    zinf_error reserving = {0};
     uint32_t n;
     uint64_t *totals = zinf_params_hash_totals(s->hash, &n);
 
@@ -444,6 +467,12 @@ static zinf_status export_state(session *s, bool save, bool export, largest *ret
     if (save && s->progress.step < s->steps && reserve_place(s, &reserving))
         zinf_progress_say(&s->line, "zinf-run: warning: the next save will fail unless this "
                           "changes: %s", reserving.text);
+    if (not_exported.status)
+        *err = not_exported;
+    if (export && zinf_ranks_together(s->ranks, err)) {
+        zinf_hf_abandon(sink.exported);
+        return err->status;
+    }
     if (export && zinf_together_commit_hf(s->ranks, sink.exported, err))
         return err->status;
     if (export)
@@ -773,6 +802,7 @@ zinf_status zinf_run(const zinf_run_options *options, zinf_ranks *ranks,
     if (s.line.open)
         fputc('\n', stderr);
     free(s.rank_reports);
+    free(s.export_dtypes);
     zinf_params_hash_close(s.hash);
     zinf_executor_close(s.executor);
     zinf_storage_close(s.storage);

@@ -54,11 +54,11 @@ zinf_status zinf_together_create_hf(zinf_ranks *ranks, const char *directory,
 zinf_status zinf_together_commit_hf(zinf_ranks *ranks, zinf_hf_writer *writer, zinf_error *err)
 {
     uint32_t n;
-    uint64_t *counts = zinf_hf_counts(writer, &n);
+    uint64_t *totals = zinf_hf_totals(writer, &n);
 
     zinf_hf_sync(writer, err);
     if (zinf_ranks_together(ranks, err) == ZINF_OK)
-        zinf_ranks_add(ranks, counts, n, err);
+        zinf_ranks_add(ranks, totals, n, err);
     if (err->status == ZINF_OK && ranks->collective->rank == 0)
         zinf_hf_commit(writer, err);
     else

@@ -15,6 +15,7 @@ import warnings
 SEED, LR, BETAS, EPS, DECAY, CLIP = 1337, 5e-5, (0.9, 0.95), 1e-8, 0.1, 1.0
 INITIAL_BOUND = 1e-3  # of a loss of trained weights in fp32, as issue and README promise
 LOSS_BOUND = 1e-5     # relative, of the steps' losses in fp32
+UNIT = 2.0**-8        # of bf16: a rounding's largest relative error; half of it its deviation
 MASK = 2**64 - 1
 
 
@@ -58,9 +59,28 @@ def read_log(path):
         next((row["eval"] for row in rows if "eval" in row), None)
 
 
+def bf16_bound(layers, tokens, spread, weights):
+    """How far a loss in bf16 may be from that in fp32: four deviations of what is random, and what
+    is not.
+
+    About 8 operators a block and 4 beside them round a token's activations, each by UNIT / 2: their
+    sum is off by the root of 8 L + 4 times that, the logits by as much of their spread over the
+    vocabulary (a deviation, here the root mean square over tokens). A token's loss changes by
+    (p - e_y) times the logits' errors, at most by the root of 2 of one; the mean over tokens keeps
+    one in the root of their number. Roundings of the weights (7 a block, 2 beside) are the same for
+    all tokens: they change the loss by the gradient times each, UNIT / 2 of the norm of
+    gradient * weight. Second order, which is no mean of zero: the loss is convex in the logits and
+    grows by half the variance of their errors, of activations and weights, at most.
+    """
+    first = math.sqrt(8 * layers + 4) * UNIT / 2 * spread * math.sqrt(2 / tokens)
+    second = (15 * layers + 6) * (UNIT / 2 * spread)**2 / 2
+    return 4 * math.hypot(first, UNIT / 2 * weights) + second
+
+
 class Table:
     def __init__(self):
         self.good = True
+        sys.stdout.reconfigure(line_buffering=True)  # a row as soon as it is known
         print(f"{'':<38}{'zinf':>14}{'PyTorch':>14}{'off by':>10}{'allowed':>10}")
 
     def row(self, name, found, expected, bound):
@@ -89,25 +109,33 @@ def main(words):
         return transformers.AutoModelForCausalLM.from_pretrained(
             where, torch_dtype=torch.float32, attn_implementation="eager").eval()
 
-    def loss_of(model, rows, counted=None):
-        """Of each token, or their sum over the last counted[i] of each row. In double: PyTorch's
-        own sum over 49,152 logits in fp32 is off by 1.5e-5."""
+    def loss_of(model, rows):
+        """Of each token. In double: PyTorch's own sum over 49,152 logits in fp32 is off by
+        1.5e-5."""
         tokens = torch.tensor(rows)
         logits = model(tokens[:, :-1]).logits
-        losses = cross_entropy(logits.flatten(0, 1).double(), tokens[:, 1:].flatten(),
-                               reduction="none").view(len(rows), -1)
-        return losses if counted is None else \
-            sum(losses[i, -n:].sum().item() for i, n in enumerate(counted) if n)
+        return cross_entropy(logits.flatten(0, 1).double(), tokens[:, 1:].flatten(),
+                             reduction="none").view(len(rows), -1)
 
-    def evaluate(model, tokens):
-        """As runtime/evaluate.h: every token but the first, once."""
+    def evaluate(model, tokens, backward=False):
+        """As runtime/evaluate.h: every token but the first, once. backward: also the gradient."""
         total, last = 0.0, len(tokens) - 1
-        with torch.no_grad():
+        with torch.set_grad_enabled(backward):
             for at in range(0, last, sequence):
                 first = min(at, last - sequence)
-                total += loss_of(model, [tokens[first:first + sequence + 1]],
-                                 [sequence - (at - first)])
+                losses = loss_of(model, [tokens[first:first + sequence + 1]])[0, at - first:]
+                total += losses.sum().item()
+                if backward:
+                    (losses.sum() / last).backward()
         return total / last
+
+    def spread_of(model, tokens):
+        """Of the logits over the vocabulary: root mean square of a token's deviation."""
+        with torch.no_grad():
+            variances = torch.cat([
+                model(torch.tensor([tokens[at:at + sequence]])).logits[0].double().var(-1)
+                for at in range(0, len(tokens) - sequence, sequence)])
+        return math.sqrt(variances.mean().item())
 
     def generate(model, ids, n):
         with torch.no_grad():
@@ -123,16 +151,15 @@ def main(words):
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     table = Table()
     model, val = load(folder), read_tokens(path("val.bin"))
-    before = evaluate(model, val)
+    before = evaluate(model, val, backward=True)
     found = read_log(path("before.jsonl"))[1]
     assert found["tokens"] == len(val) - 1, found
     table.row("validation before, fp32", found["loss"], before, INITIAL_BOUND)
-    # as tests/e2e/reference_llama.py: 8 L + 4 roundings of half a unit of bf16 at most, of which
-    # the tokens' mean keeps one in the root of their number; 4 deviations, 2 residual streams
-    noise = 4 * math.sqrt((8 * model.config.num_hidden_layers + 4) / found["tokens"]) \
-        * 0.5 * 2.0**-8 * math.sqrt(2) * before
+    weights = math.sqrt(sum((p.grad * p).double().square().sum().item()
+                            for p in model.parameters()))
     table.row("validation before, bf16", read_log(path("before-bf16.jsonl"))[1]["loss"], before,
-              noise)
+              bf16_bound(model.config.num_hidden_layers, found["tokens"], spread_of(model, val),
+                         weights))
     ids = sampled("before.txt")
     expected = generate(model, ids[:-12], 12)
     table.text("generated before", tokenizer.decode(ids), tokenizer.decode(expected))

@@ -75,13 +75,19 @@ def write_safetensors(path, tensors, dtype="F32"):
         out.write(struct.pack("<Q", len(text)) + text + b"".join(d for _, d in tensors.values()))
 
 
+def halved(data, dtype):
+    """Bytes of F32 in the dtype; to BF16 they are cut."""
+    if dtype == "BF16":
+        return b"".join(data[i + 2:i + 4] for i in range(0, len(data), 4))
+    n = len(data) // 4
+    return struct.pack(f"<{n}e", *struct.unpack(f"<{n}f", data)) if dtype == "F16" else data
+
+
 def write_model(model, shards=1, prefix=True, dtype="F32", **changes):
     folder = lab.path(model)
     os.mkdir(folder)
     tensors = tensors_of(model)
-    if dtype == "BF16":
-        tensors = {name: (shape, b"".join(data[i + 2:i + 4] for i in range(0, len(data), 4)))
-                   for name, (shape, data) in tensors.items()}
+    tensors = {name: (shape, halved(data, dtype)) for name, (shape, data) in tensors.items()}
     if not prefix:
         tensors = {name.removeprefix("transformer.").removeprefix("model."): row
                    for name, row in tensors.items()}
@@ -98,6 +104,15 @@ def write_model(model, shards=1, prefix=True, dtype="F32", **changes):
     with open(os.path.join(folder, "config.json"), "w") as out:
         json.dump({**config_of(model), **changes}, out)
     return folder
+
+
+def overwrite(folder, name, element, value):
+    """One element of a model in one file of F32; a negative one counts from the end."""
+    with open(os.path.join(folder, "model.safetensors"), "r+b") as data:
+        n = struct.unpack("<Q", data.read(8))[0]
+        at = json.loads(data.read(n))[name]["data_offsets"][element < 0] + 4 * element
+        data.seek(8 + n + at)
+        data.write(struct.pack("<f", value))
 
 
 def plan(folder, settings=None, precision="fp32", name="model", code=0, **training):
@@ -210,6 +225,42 @@ def bf16_weights_are_taken_as_they_are():
             assert stored_tensors(out)[name] == ("F32", shape, cut), name
 
 
+def load_and_export_in_the_sources_dtype_gives_the_same_bytes():
+    for model in "gpt2", "scaled":
+        for dtype, word in ("F16", "float16"), ("BF16", "bfloat16"), ("F32", "float32"):
+            folder, out = write_model(model, 2, dtype=dtype, torch_dtype=word), lab.path("out")
+            again, path = lab.path("again"), plan(folder, PLACES["storage"])
+            run(path, "--init", folder, "--steps", "0", "--export", out, "--export-dtype", "source",
+                "--export-shard", "20000")
+            assert stored_tensors(out) == stored_tensors(folder), (model, dtype)
+            with open(os.path.join(out, "config.json")) as config:
+                assert json.load(config) == {**config_of(model), "torch_dtype": word}
+            # named, it is the same, and config.json says so
+            name = {"F16": "fp16", "BF16": "bf16", "F32": "fp32"}[dtype]
+            run(path, "--init", folder, "--steps", "0", "--export", again, "--export-dtype", name)
+            assert stored_tensors(again) == stored_tensors(folder), (model, dtype)
+            with open(os.path.join(again, "config.json")) as config:
+                assert json.load(config)["torch_dtype"] == word
+    done = run(path, "--resume", lab.path("none"), "--export", out, "--export-dtype", "source",
+               code=2)
+    assert "--init HF_DIR" in done.stderr, done.stderr
+
+
+def an_export_that_a_dtype_cannot_hold_leaves_the_checkpoint():
+    folder, out = write_model("scaled"), lab.path("out")
+    name = "model.layers.1.mlp.down_proj.weight"
+    overwrite(folder, name, 7, 70000.0)
+    path, saved = plan(folder), lab.path("kept")
+    done = run(path, "--init", folder, "--steps", "0", "--export", out, "--export-dtype", "fp16",
+               save=saved, code=2)
+    for word in f"element 7 of \"{name}\" is 70000", "F16 (65504)", "--export-dtype fp32 or bf16":
+        assert word in done.stderr, done.stderr
+    assert not os.path.exists(out) and not os.path.exists(out + ".zinf-writing")
+    # the states of the training are not lost with it
+    run(path, "--resume", saved, "--steps", "0", "--export", out)
+    assert stored_tensors(out) == stored_tensors(folder)
+
+
 def evaluation_is_the_loss_of_every_token_wherever_states_live():
     text = lab.file("eval", lab.prose(20 * BASE["sequence"] + 8).encode())
     for model in MODELS:
@@ -277,6 +328,106 @@ def a_directory_that_is_not_the_plans_model_is_refused():
     assert "nowhere" in done.stderr
 
 
+def every_damage_of_a_directory_is_one_sentence():
+    path, name = plan(write_model("untied")), "model.layers.0.mlp.up_proj.weight"
+    last = "lm_head.weight"
+
+    def header(change):
+        """The file with another header before the same data."""
+        def damage(folder):
+            file = os.path.join(folder, "model.safetensors")
+            with open(file, "rb") as source:
+                data = source.read()
+            n = struct.unpack("<Q", data[:8])[0]
+            text = change(json.loads(data[8:8 + n]))
+            text = text if isinstance(text, bytes) else json.dumps(text).encode()
+            with open(file, "wb") as out:
+                out.write(struct.pack("<Q", len(text)) + text + data[8 + n:])
+        return damage
+
+    def moved(by, which=name):
+        def change(rows):
+            rows[which]["data_offsets"] = [at + by for at in rows[which]["data_offsets"]]
+            return rows
+        return header(change)
+
+    def offsets(text):
+        return header(lambda rows: json.dumps(rows).replace(
+            json.dumps(rows[name]["data_offsets"]), text).encode())
+
+    def length(stated, size=None):
+        def damage(folder):
+            with open(os.path.join(folder, "model.safetensors"), "r+b") as out:
+                out.write(struct.pack("<Q", stated))
+                if size is not None:
+                    out.truncate(size)
+        return damage
+
+    def twice(rows):
+        return json.dumps(rows)[:-1].encode() + \
+            f", \"{name}\": {json.dumps(rows[name])}}}".encode()
+
+    def config(text):
+        def damage(folder):
+            with open(os.path.join(folder, "config.json"), "wb") as out:
+                out.write(text)
+        return damage
+
+    whole = json.dumps(config_of("untied"))
+    for damage, *said in (
+            (moved(4), "with a hole"), (moved(-4), "inside tensor"),
+            (header(lambda rows: {k: v for k, v in rows.items() if k != name}), "with a hole"),
+            (header(lambda rows: {k: v for k, v in rows.items() if k != last}), "damaged"),
+            (header(lambda rows: {**rows, name: {**rows[name], "shape": [7, 5]}}), "takes 140"),
+            (header(lambda rows: {**rows, name: {**rows[name], "dtype": "F64"}}), name, "but its"),
+            (offsets("[NaN, NaN]"), "not well-formed"), (offsets("[0, 1e999]"), "data_offsets"),
+            (offsets("[-4, 0]"), "data_offsets"), (offsets("[\"0\", \"4\"]"), "data_offsets"),
+            (offsets("null"), "data_offsets null"), (offsets("[8, 4]"), "data_offsets"),
+            (header(twice), f"the key \"{name}\" twice"),
+            (header(lambda rows: b'{"a": "\xff"}'), "not well-formed"),
+            (header(lambda rows: b"[" * 10000), "not well-formed"),
+            (header(lambda rows: b""), "not well-formed"), (header(lambda rows: []), "no object"),
+            (length(2**63 + 5), "truncated"), (length(1 << 29, 1 << 30), "header has 536870912"),
+            (length(0), "not well-formed"), (length(4, 3), "truncated"),
+            (lambda folder: os.unlink(os.path.join(folder, "model.safetensors")),
+             "model.safetensors.index.json"),
+            (config(whole[:-9].encode()), "not well-formed"), (config(b""), "not well-formed"),
+            (config(b"[" + whole.encode() + b"]"), "not well-formed"),
+            (config(whole.encode()[:-1] + b', "x": "\xff"}'), "not well-formed"),
+            (config(whole.encode()[:-1] + b', "rms_norm_eps": NaN}'), "not well-formed"),
+            (config(whole.encode()[:-1] + b', "vocab_size": 256}'), "\"vocab_size\" twice"),
+            (config(whole.encode()[:-1] + b', "x": ' + b"[" * 9999 + b"]" * 9999 + b"}"),
+             "not well-formed"),
+            (config(whole.encode() + b" " * (1 << 20)), "more than 1048576 bytes"),
+            (lambda folder: os.unlink(os.path.join(folder, "config.json")), "cannot be opened")):
+        folder = write_model("untied")
+        damage(folder)
+        done = run(path, "--init", folder, "--steps", "0", code=2)
+        assert done.stderr.count("\n") == 1 and folder in done.stderr, done.stderr
+        assert all(word in done.stderr for word in said), (said, done.stderr)
+
+
+def a_window_that_is_shorter_than_the_sequences_is_refused_by_name():
+    longest = BASE["sequence"]
+    narrow, exact = (write_model("plain", model_type="mistral", sliding_window=longest - i)
+                     for i in (1, 0))
+    plan(narrow, code=2)
+    for word in "training.sequence", f"sliding_window\" ({longest - 1})", "plain":
+        assert word in lab.planned.stderr, lab.planned.stderr
+    # the plan of a model without a window, with the weights of one that has it
+    full = write_model("plain", model_type="llama")
+    done = run(plan(full), "--init", narrow, "--steps", "0", code=2)
+    assert "sliding_window" in done.stderr and f"sequence={longest - 1}" in done.stderr, done.stderr
+    wide, same = (run(plan(folder), "--init", folder, "--steps", "2") for folder in (exact, full))
+    assert wide.losses == same.losses
+    # unless told otherwise, sequences are as long as they may be
+    path = lab.path("plan")
+    lab.call(lab.plan_command, narrow, lab.file("cluster.yaml", lib.CLUSTER_TEXT.format(
+        unified="false", memory="1 GiB").encode()), "-o", path)
+    run(path, "--init", narrow, "--steps", "0")
+    assert f"of {longest - 1} tokens" in lab.call(lab.plan_command, "--show", path).stdout
+
+
 def an_export_that_cannot_be_is_refused_before_the_training():
     folder = write_model("scaled")
     path = plan(folder)
@@ -312,13 +463,38 @@ json.dump(result, sys.stdout)
 """
 
 
-def transformers_loads_what_was_exported_with_equal_logits():
+def python_with_transformers():
     python = os.path.join(os.environ.get("ZINF_VENV") or os.path.join(lib.ROOT, "out-venv"), "bin",
                           "python")
     if not os.path.exists(python) or subprocess.run(
             [python, "-c", "import torch, transformers"], capture_output=True).returncode:
         raise tap.Skip("no virtual environment with transformers: tools/finetune makes out-venv, "
                        "ZINF_VENV names another")
+    return python
+
+
+ALL_FIELDS = """
+import json, os, sys, transformers
+small = dict(vocab_size=256, num_hidden_layers=2, hidden_size=64, num_attention_heads=32)
+for name in "GPT2", "Llama", "Mistral", "Qwen2":
+    config = getattr(transformers, name + "Config")(**small)
+    os.mkdir(os.path.join(sys.argv[1], name))
+    with open(os.path.join(sys.argv[1], name, "config.json"), "w") as out:
+        json.dump(config.to_dict(), out)
+"""
+
+
+def every_field_that_transformers_writes_is_known():
+    folder = lab.path("configs")
+    os.mkdir(folder)
+    lab.call(python_with_transformers(), "-c", ALL_FIELDS, folder)
+    for name in "GPT2", "Llama", "Mistral", "Qwen2":
+        lab.plan(os.path.join(folder, name), {"training.sequence": 16})
+        assert "not known" not in lab.planned.stderr, lab.planned.stderr
+
+
+def transformers_loads_what_was_exported_with_equal_logits():
+    python = python_with_transformers()
     text = lab.file("eval", lab.prose(5 * BASE["sequence"] + 8).encode())
     folders, losses = [], []
     for model, changes in (("gpt2", {}), ("scaled", {}), ("square", {}),
@@ -343,11 +519,16 @@ def transformers_loads_what_was_exported_with_equal_logits():
 TESTS = [
     ten_losses_from_a_hugging_face_directory_are_pytorchs, load_and_export_gives_the_same_bytes,
     an_exported_training_goes_on_and_stays_itself, bf16_weights_are_taken_as_they_are,
+    load_and_export_in_the_sources_dtype_gives_the_same_bytes,
+    an_export_that_a_dtype_cannot_hold_leaves_the_checkpoint,
     evaluation_is_the_loss_of_every_token_wherever_states_live,
     tokens_behind_the_last_full_window_are_predicted_by_one_that_ends_with_them,
     a_resumed_runs_log_goes_on_behind_an_evaluation,
     a_directory_that_is_not_the_plans_model_is_refused,
+    every_damage_of_a_directory_is_one_sentence,
+    a_window_that_is_shorter_than_the_sequences_is_refused_by_name,
     an_export_that_cannot_be_is_refused_before_the_training,
+    every_field_that_transformers_writes_is_known,
     transformers_loads_what_was_exported_with_equal_logits]
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         FUZZ_EXPECT(m->rope_factor == 0 || (m->rope_factor >= 1 && m->rope_original_context > 0 &&
                                             m->rope_high_freq_factor > m->rope_low_freq_factor));
         FUZZ_EXPECT(memchr(config.notes, 0, sizeof config.notes));
+        FUZZ_EXPECT(config.window <= INT64_MAX && (rotary || !config.window));
         FUZZ_EXPECT(!strcmp(m->name, "m"));
     }
     free(text);

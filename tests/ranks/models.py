@@ -99,6 +99,28 @@ def load_and_export_on_several_ranks_gives_the_same_bytes():
                                              "torch_dtype": "float32"}
 
 
+def each_tensors_own_dtype_is_kept_on_several_ranks():
+    for model, dtype in ("gpt2", "F16"), ("untied", "BF16"):
+        folder, out = huggingface.write_model(model, 2, dtype=dtype), crew.path("out")
+        crew.sail(3, plan(3, folder, tiles=2), "--init", folder, "--steps", "0", "--export", out,
+                  "--export-dtype", "source", "--export-shard", "20000")
+        assert huggingface.stored_tensors(out) == huggingface.stored_tensors(folder), model
+
+
+def a_weight_that_one_rank_cannot_export_leaves_the_checkpoint_of_all():
+    folder, out, saved = huggingface.write_model("untied"), crew.path("out"), crew.path("saved")
+    name = "model.layers.1.mlp.down_proj.weight"
+    huggingface.overwrite(folder, name, -1, 70000.0)
+    path = plan(3, folder)
+    done = crew.sail(3, path, "--init", folder, "--steps", "0", "--export", out, "--export-dtype",
+                     "fp16", save=saved, code=2)
+    n = len(huggingface.tensors_of("untied")[name][1]) // 4
+    assert f"element {n - 1} of \"{name}\" is 70000" in done.stderr, done.stderr
+    assert not os.path.exists(out) and not os.path.exists(out + ".zinf-writing")
+    crew.sail(3, path, "--resume", saved, "--steps", "0", "--export", out)
+    assert huggingface.stored_tensors(out) == huggingface.stored_tensors(folder)
+
+
 def failing(rank, at, kill=False):
     return {"LD_PRELOAD": FAIL_EXPORT, "ZINF_FAIL_RANK": str(rank), "ZINF_FAIL_AT": str(at),
             **({"ZINF_FAIL_KILL": "1"} if kill else {})}
@@ -208,6 +230,8 @@ exec {crew.run_command} "$@"
 lib.main(crew, [weights_and_losses_are_those_of_one_rank,
                 an_export_of_three_ranks_is_that_of_one_byte_for_byte,
                 load_and_export_on_several_ranks_gives_the_same_bytes,
+                each_tensors_own_dtype_is_kept_on_several_ranks,
+                a_weight_that_one_rank_cannot_export_leaves_the_checkpoint_of_all,
                 an_export_that_fails_on_one_rank_leaves_nothing,
                 an_export_that_not_every_rank_sees_is_refused_before_the_training,
                 an_evaluation_takes_every_token_once_and_is_that_of_one_rank,

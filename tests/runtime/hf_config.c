@@ -105,21 +105,39 @@ static void qwen2_has_biases_without_a_key(void)
     CHECK_MESSAGE(!LLAMA({"model_type", "\"qwen2\""}, {"use_sliding_window", "false"},
                          {"sliding_window", "32"}, {"attention_bias", NULL}), "%s", err.text);
     CHECK(config.model.qkv_bias == 1 && !strcmp(config.model.family, "llama"));
-    CHECK(LLAMA({"model_type", "\"qwen2\""}, {"use_sliding_window", "true"}) == ZINF_BAD_INPUT);
-    CHECK(says("use_sliding_window") && says("allowed: false"));
+    CHECK(config.window == 0 && !*config.notes);
 }
 
-static void mistral_needs_full_attention(void)
+/* Attention to a window is full attention for sequences that fit it: those are the only ones. */
+static void a_window_bounds_the_sequences(void)
 {
     CHECK(!LLAMA({"model_type", "\"mistral\""}, {"sliding_window", "null"}));
-    CHECK(config.model.qkv_bias == 0 && !strcmp(config.model.family, "llama"));
+    CHECK(config.model.qkv_bias == 0 && !strcmp(config.model.family, "llama") && !config.window);
     CHECK(!LLAMA({"model_type", "\"mistral\""}, {"sliding_window", "64"}));
-    CHECK(LLAMA({"model_type", "\"mistral\""}, {"sliding_window", "63"}) == ZINF_BAD_INPUT);
-    CHECK(says("sliding_window") && says("63") && says("max_position_embeddings"));
-    /* its default is a window of 4096 */
-    CHECK(!LLAMA({"model_type", "\"mistral\""}, {"max_position_embeddings", "4096"}));
-    CHECK(LLAMA({"model_type", "\"mistral\""}, {"max_position_embeddings", "4097"}) != ZINF_OK);
-    CHECK(says("sliding_window"));
+    CHECK(config.window == 64 && !*config.notes && config.model.context == 64);
+    CHECK(!LLAMA({"model_type", "\"mistral\""}, {"sliding_window", "63"}) && config.window == 63);
+    CHECK(strstr(config.notes, "\"sliding_window\" of 63") && config.model.context == 64);
+    /* its default is a window of 4096, and qwen2's where it has one */
+    CHECK(!LLAMA({"model_type", "\"mistral\""}) && config.window == 4096 && !*config.notes);
+    CHECK(!LLAMA({"model_type", "\"qwen2\""}, {"use_sliding_window", "true"}));
+    CHECK(config.window == 4096);
+    CHECK(!LLAMA({"model_type", "\"qwen2\""}, {"use_sliding_window", "true"},
+                 {"sliding_window", "9"}) && config.window == 9);
+    CHECK(!LLAMA({"model_type", "\"qwen2\""}, {"use_sliding_window", "false"},
+                 {"sliding_window", "9"}) && config.window == 0);
+    CHECK(!LLAMA({"sliding_window", "9"}) && config.window == 9); /* a llama has none */
+    CHECK(!LLAMA({"layer_types", "[\"full_attention\", \"full_attention\", \"full_attention\"]"}));
+    CHECK(config.window == 0);
+    static const char mixed[] =
+        "[\"full_attention\", \"sliding_attention\", \"full_attention\"]";
+    CHECK(!LLAMA({"model_type", "\"qwen2\""}, {"layer_types", mixed}, {"sliding_window", "9"}));
+    CHECK(config.window == 9);
+    CHECK(LLAMA({"layer_types", mixed}) && says("layer_types") && says("sliding_window"));
+    CHECK(LLAMA({"layer_types", mixed}, {"sliding_window", "null"}) && says("is null"));
+    CHECK(LLAMA({"layer_types", "[\"full_attention\"]"}) && says("1 entries for 3 layers"));
+    CHECK(LLAMA({"layer_types", "7"}) && says("layer_types") && says("a list"));
+    CHECK(LLAMA({"model_type", "\"mistral\""}, {"sliding_window", "0"}) && says("sliding_window"));
+    CHECK(LLAMA({"use_sliding_window", "1"}) && says("use_sliding_window"));
     CHECK(LLAMA({"model_type", "\"mistral\""}, {"num_key_value_heads", NULL}) != ZINF_OK);
     CHECK(says("num_key_value_heads") && says("missing"));
 }
@@ -146,6 +164,26 @@ static void rotary_positions_are_read_as_both_versions_write_them(void)
     CHECK(LLAMA({"rope_parameters", "{\"full_attention\": {\"rope_theta\": 1}}"}));
     CHECK(says("full_attention"));
     CHECK(LLAMA({"rope_scaling", "7"}) && says("rope_scaling") && says("an object"));
+    CHECK(!LLAMA({"rope_parameters", "{\"partial_rotary_factor\": 1.0}"}));
+    CHECK(LLAMA({"rope_parameters", "{\"partial_rotary_factor\": 0.5}"}));
+    CHECK(says("partial_rotary_factor") && says("0.5"));
+    /* a factor without a type that uses it */
+    CHECK(LLAMA({"rope_scaling", "{\"factor\": 8.0}"}) && says("factor") && says("is missing"));
+    CHECK(LLAMA({"rope_scaling", "{\"rope_type\": \"default\", \"low_freq_factor\": 1}"}));
+    CHECK(says("low_freq_factor") && says("\"default\""));
+    CHECK(!LLAMA({"rope_scaling", LLAMA3("type")}, {"original_max_position_embeddings", "8192"}));
+    CHECK(LLAMA({"rope_scaling", LLAMA3("type")}, {"original_max_position_embeddings", "4096"}));
+    CHECK(says("original_max_position_embeddings") && says("4096") && says("8192"));
+    CHECK(LLAMA({"rope_scaling", LLAMA3("type")}, {"rope_parameters", LLAMA3("rope_type")}));
+    CHECK(says("differ"));
+    static const char *const types[] = {"linear", "dynamic", "yarn", "longrope", "su", "mrope",
+                                        "proportional"};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        char text[80];
+        snprintf(text, sizeof text, "{\"rope_type\": \"%s\", \"factor\": 2.0}", types[i]);
+        CHECK(LLAMA({"rope_scaling", text}) == ZINF_BAD_INPUT && says(types[i]));
+        CHECK(LLAMA({"rope_parameters", text}) == ZINF_BAD_INPUT && says(types[i]));
+    }
 }
 
 static void notes_name_dropout_and_what_is_not_known(void)
@@ -178,12 +216,17 @@ static void what_would_change_the_result_is_refused_by_name(void)
         {true, {"attention_bias", "true"}, "false"},
         {true, {"mlp_bias", "true"}, "false"},
         {true, {"partial_rotary_factor", "0.5"}, "1"},
-        {true, {"layer_types", "[\"full_attention\", \"sliding_attention\"]"}, "full_attention"},
+        {true, {"layer_types", "[\"full_attention\", \"chunked_attention\"]"}, "full_attention"},
         {true, {"quantization_config", "{\"bits\": 4}"}, "null"},
         {true, {"num_local_experts", "8"}, "0"},
         {true, {"rope_interleaved", "true"}, "false"},
         {true, {"model_type", "\"gemma\""}, "mistral"},
-        {true, {"sliding_window", "16"}, "full attention"},
+        {true, {"hidden_act", "\"relu\""}, "silu"},
+        {true, {"compression_config", "{\"format\": \"dense\"}"}, "null"},
+        {true, {"per_layer_config", "{\"1\": {\"hidden_act\": \"gelu\"}}"}, "{}"},
+        {true, {"torchscript", "true"}, "false"},
+        {true, {"is_encoder_decoder", "true"}, "false"},
+        {true, {"num_experts", "4"}, "0"},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -194,6 +237,113 @@ static void what_would_change_the_result_is_refused_by_name(void)
             continue;
         CHECK(!(cases[i].llama ? LLAMA({p.key, "null"}) : GPT2({p.key, "null"})));
     }
+}
+
+/* Every field that transformers 4.45 and 5.24 write for the four families (to_dict of their
+ * configurations), at a value that is not its default: where it is used, where it is refused, where
+ * a note tells of it, where it changes nothing. */
+static void every_field_of_transformers_has_a_verdict(void)
+{
+    enum { G = 1, L = 2, M = 4, Q = 8, R = L | M | Q, ALL = G | R };
+    typedef enum verdict { USED, REFUSED, NOTED, NOTHING, UNKNOWN } verdict;
+    static const char *const names[] = {"used", "refused", "noted", "nothing", "unknown"};
+    static const char *const types[] = {"\"gpt2\"", "\"llama\"", "\"mistral\"", "\"qwen2\""};
+    static const struct {
+        int families;
+        const char *key, *value;
+        verdict expected;
+    } cases[] = {
+        {ALL, "vocab_size", "301", USED}, {ALL, "model_type", "\"opt\"", REFUSED},
+        {G, "n_positions", "65", USED}, {G, "n_embd", "96", USED}, {G, "n_layer", "5", USED},
+        {G, "n_head", "2", USED}, {G, "n_inner", "7", USED},
+        {G, "activation_function", "\"relu\"", REFUSED},
+        {G, "resid_pdrop", "0.2", NOTED}, {G, "embd_pdrop", "0.2", NOTED},
+        {G, "attn_pdrop", "0.2", NOTED}, {G, "layer_norm_epsilon", "1e-6", REFUSED},
+        {G, "summary_type", "\"mean\"", NOTHING}, {G, "summary_use_proj", "false", NOTHING},
+        {G, "summary_activation", "\"tanh\"", NOTHING},
+        {G, "summary_proj_to_labels", "false", NOTHING},
+        {G, "summary_first_dropout", "0.2", NOTHING}, {G, "scale_attn_weights", "false", REFUSED},
+        {G, "scale_attn_by_inverse_layer_idx", "true", REFUSED},
+        {G, "reorder_and_upcast_attn", "true", REFUSED},
+        {ALL, "add_cross_attention", "true", REFUSED},
+        {G, "tie_word_embeddings", "false", REFUSED}, {R, "tie_word_embeddings", "true", USED},
+        /* to transformers other names of n_embd, n_layer, n_head and n_positions */
+        {G, "hidden_size", "96", REFUSED}, {G, "num_hidden_layers", "5", REFUSED},
+        {G, "num_attention_heads", "2", REFUSED}, {G, "max_position_embeddings", "65", REFUSED},
+        {G, "hidden_size", "48", NOTHING},
+        {R, "hidden_size", "96", USED}, {R, "intermediate_size", "97", USED},
+        {R, "num_hidden_layers", "5", USED}, {R, "num_attention_heads", "12", USED},
+        {R, "num_key_value_heads", "3", USED}, {R, "head_dim", "18", USED},
+        {R, "max_position_embeddings", "63", USED}, {R, "rms_norm_eps", "1e-3", USED},
+        {R, "hidden_act", "\"gelu\"", REFUSED}, {R, "attention_bias", "true", REFUSED},
+        {R, "mlp_bias", "true", REFUSED}, {R, "attention_dropout", "0.5", NOTED},
+        {R, "rope_theta", "5e5", USED}, {R, "rope_scaling", LLAMA3("rope_type"), USED},
+        {R, "rope_parameters", LLAMA3("rope_type"), USED},
+        {R, "rope_scaling", "{\"rope_type\": \"yarn\", \"factor\": 4.0}", REFUSED},
+        {R, "partial_rotary_factor", "0.5", REFUSED},
+        {R, "original_max_position_embeddings", "32", NOTHING}, /* of llama3's scaling only */
+        {R, "sliding_window", "32", USED}, {R, "use_sliding_window", "true", USED},
+        {R, "layer_types", "[\"full_attention\", \"conv\", \"full_attention\"]", REFUSED},
+        {R, "max_window_layers", "1", NOTHING}, {L, "pretraining_tp", "2", NOTHING},
+        {ALL, "initializer_range", "0.5", NOTED}, {R, "pad_token_id", "7", NOTED},
+        {G, "pad_token_id", "7", NOTHING}, {ALL, "bos_token_id", "7", NOTHING},
+        {ALL, "eos_token_id", "[7, 8]", NOTHING}, {ALL, "use_cache", "false", NOTHING},
+        {ALL, "torch_dtype", "\"float16\"", NOTHING}, {ALL, "dtype", "\"float16\"", NOTHING},
+        {ALL, "quantization_config", "{\"bits\": 8}", REFUSED},
+        {ALL, "compression_config", "{}", REFUSED},
+        {ALL, "per_layer_config", "{\"0\": {}}", REFUSED},
+        {ALL, "pruned_heads", "{\"1\": [0]}", REFUSED}, {ALL, "torchscript", "true", REFUSED},
+        {ALL, "is_encoder_decoder", "true", REFUSED}, {ALL, "auto_map", "{\"A\": \"b\"}", NOTED},
+        {ALL, "architectures", "[\"X\"]", NOTHING}, {ALL, "transformers_version", "\"9\"", NOTHING},
+        {ALL, "_name_or_path", "\"a\"", NOTHING}, {ALL, "output_hidden_states", "true", NOTHING},
+        {ALL, "output_attentions", "true", NOTHING}, {ALL, "return_dict", "false", NOTHING},
+        {ALL, "chunk_size_feed_forward", "4", NOTHING}, {ALL, "is_decoder", "true", NOTHING},
+        {ALL, "cross_attention_hidden_size", "4", NOTHING},
+        {ALL, "tie_encoder_decoder", "true", NOTHING}, {ALL, "use_bfloat16", "true", NOTHING},
+        {ALL, "tf_legacy_loss", "true", NOTHING}, {ALL, "finetuning_task", "\"a\"", NOTHING},
+        {ALL, "id2label", "{\"0\": \"a\"}", NOTHING}, {ALL, "label2id", "{\"a\": 0}", NOTHING},
+        {ALL, "problem_type", "\"regression\"", NOTHING}, {ALL, "num_labels", "3", NOTHING},
+        {ALL, "tokenizer_class", "\"A\"", NOTHING}, {ALL, "prefix", "\"a\"", NOTHING},
+        {ALL, "sep_token_id", "1", NOTHING}, {ALL, "decoder_start_token_id", "1", NOTHING},
+        {ALL, "task_specific_params", "{}", NOTHING}, {ALL, "max_length", "9", NOTHING},
+        {ALL, "temperature", "0.5", NOTHING}, {ALL, "tie_last_hidden_states", "true", NOTHING},
+        {ALL, "experts_implementation", "\"eager\"", NOTHING},
+        /* other families' */
+        {G, "rope_theta", "5e5", UNKNOWN}, {G, "head_dim", "13", UNKNOWN},
+        {G, "rms_norm_eps", "1e-3", UNKNOWN}, {G, "num_key_value_heads", "1", UNKNOWN},
+        {R, "n_embd", "96", UNKNOWN}, {R, "activation_function", "\"relu\"", UNKNOWN},
+        {ALL, "embedding_multiplier", "12", UNKNOWN},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int f = 0; f < 4; f++) {
+            if (!(cases[i].families >> f & 1))
+                continue;
+            const pair change = {cases[i].key, cases[i].value};
+            const bool type = !strcmp(change.key, "model_type");
+            CHECK_MESSAGE(!(f ? LLAMA({"model_type", types[f]}) : GPT2({"n_ctx", "64"})), "%s",
+                          err.text);
+            const zinf_hf_config before = config;
+            CHECK(!*before.notes);
+            const zinf_status status = f == 0 ? GPT2(change) : type ? LLAMA(change)
+                                              : LLAMA({"model_type", types[f]}, change);
+            const bool named = strstr(status ? err.text : config.notes, change.key);
+            const bool changed = !status && (memcmp(&before.model, &config.model,
+                                                    sizeof config.model) ||
+                                             before.window != config.window);
+            const verdict found = status                                      ? REFUSED
+                                  : strstr(config.notes, "not known")         ? UNKNOWN
+                                  : changed                                   ? USED
+                                  : *config.notes                             ? NOTED
+                                                                              : NOTHING;
+            /* a window counts where the family has one */
+            const bool idle = (f == 3 && !strcmp(change.key, "sliding_window")) ||
+                              (f != 3 && !strcmp(change.key, "use_sliding_window"));
+            CHECK_MESSAGE(found == (idle ? NOTHING : cases[i].expected), "%s of %s: %s, %s",
+                          change.key, types[f], names[found], err.text);
+            CHECK_MESSAGE(found == USED || found == NOTHING || named, "%s: %s%s", change.key,
+                          err.text, config.notes);
+        }
 }
 
 static void numbers_are_typed_and_ranged(void)
@@ -274,10 +424,11 @@ int main(void)
     RUN(gpt2_is_read);
     RUN(llama_is_read);
     RUN(qwen2_has_biases_without_a_key);
-    RUN(mistral_needs_full_attention);
+    RUN(a_window_bounds_the_sequences);
     RUN(rotary_positions_are_read_as_both_versions_write_them);
     RUN(notes_name_dropout_and_what_is_not_known);
     RUN(what_would_change_the_result_is_refused_by_name);
+    RUN(every_field_of_transformers_has_a_verdict);
     RUN(numbers_are_typed_and_ranged);
     RUN(keys_that_come_twice_are_refused);
     RUN(what_is_no_json_object_is_refused);

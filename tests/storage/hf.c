@@ -5,6 +5,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <float.h>
 #include <ftw.h>
 #include <math.h>
 #include <signal.h>
@@ -16,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "kernels/f16.h"
 #include "runtime/safetensors.h"
 #include "tests/check.h"
 
@@ -514,6 +516,140 @@ static void bf16_is_rounded_to_nearest(void)
     zinf_hf_close(r);
 }
 
+/* Every half, what lies between two of them and half-way, against arithmetic in double. */
+static void halves_are_rounded_to_nearest_even(void)
+{
+    for (uint32_t h = 0; h < 0x7c00; h++) {
+        const float low = zinf_f16_to_f32((uint16_t)h);
+        const float high = h + 1 < 0x7c00 ? zinf_f16_to_f32((uint16_t)(h + 1)) : 65536;
+        const float middle = 0.5f * (low + high); /* exact */
+        const uint16_t even = (uint16_t)(h % 2 ? h + 1 : h);
+        const int exponent = h < 0x400 ? -24 : (int)(h >> 10) - 25;
+        CHECK(high > low && low == (float)ldexp(h < 0x400 ? h : 0x400 + h % 0x400, exponent));
+        CHECK(zinf_f16_from_f32(low) == h && zinf_f16_from_f32(-low) == (h | 0x8000));
+        CHECK(zinf_f16_from_f32(middle) == even && zinf_f16_from_f32(-middle) == (even | 0x8000));
+        CHECK(zinf_f16_from_f32(nextafterf(middle, 0)) == h);
+        CHECK(zinf_f16_from_f32(nextafterf(middle, 1e9f)) == h + 1);
+    }
+    CHECK(zinf_f16_from_f32(65520) == 0x7c00 && zinf_f16_from_f32(-1e30f) == 0xfc00);
+    CHECK(zinf_f16_from_f32(0x1p-25f) == 0 && zinf_f16_from_f32(-0x1p-149f) == 0x8000);
+    CHECK(isinf(zinf_f16_to_f32(0x7c00)) && isnan(zinf_f16_to_f32(zinf_f16_from_f32(NAN))));
+}
+
+static void what_a_dtype_cannot_hold_is_refused(void)
+{
+    static const struct {
+        uint32_t dtype;
+        float fits, beyond;
+        const char *says;
+    } cases[] = {
+        {ZINF_F16, 65519, 65520, "F16 (65504)"},
+        {ZINF_F16, -65519, -1e30f, "fp32 or bf16"},
+        {ZINF_BF16, 0x1.fefffep127f, 0x1.ffp127f, "BF16 (3.38953e+38)"},
+        {ZINF_BF16, -0x1.fefffep127f, -FLT_MAX, "--export-dtype fp32"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (uint32_t t = 0; t < 3; t += 2) { /* the second is turned */
+            float values[MOST] = {0};
+            zinf_hf_writer *w;
+            remove_tree(path("out"));
+            clear();
+            options.dtype = cases[i].dtype;
+            CHECK(!zinf_hf_create(path("out"), &plan, &options, &w, &err));
+            values[3] = cases[i].fits;
+            CHECK(!zinf_hf_put(w, t, 0, 14, values, &err));
+            values[3] = cases[i].beyond;
+            CHECK(zinf_hf_put(w, t, 14, 14, values, &err) == ZINF_BAD_INPUT);
+            CHECK(says("element 17") && says(plan.tensors[t].name) && says(cases[i].says));
+            zinf_hf_abandon(w);
+            CHECK(!exists("out") && !exists("out.zinf-writing"));
+        }
+    options.dtype = ZINF_F32;
+}
+
+/* As they are read, so they are written, if that is asked for: each tensor in its own. */
+static void what_was_stored_is_exported_byte_by_byte(void)
+{
+    static const uint32_t dtypes[][N_TENSORS] = {
+        {ZINF_F32, ZINF_F32, ZINF_F32, ZINF_F32}, {ZINF_F16, ZINF_F16, ZINF_F16, ZINF_F16},
+        {ZINF_BF16, ZINF_BF16, ZINF_BF16, ZINF_BF16}, {ZINF_BF16, ZINF_F32, ZINF_F16, ZINF_F32}};
+    static char from[300], bytes[2][1 << 14];
+    float values[MOST];
+    stored list[N_TENSORS];
+    size_t n[2];
+
+    snprintf(from, sizeof from, "%s", path("in"));
+    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
+        zinf_hf_reader *r;
+        zinf_hf_writer *w;
+        uint32_t found[N_TENSORS];
+        memcpy(list, whole, sizeof list);
+        for (int i = 0; i < N_TENSORS; i++)
+            list[i].dtype = dtypes[d][i];
+        write_model(list, N_TENSORS);
+        remove_tree(path("out"));
+        CHECK_MESSAGE(!try_open(&r), "%s", err.text);
+        for (uint32_t t = 0; t < N_TENSORS; t++)
+            CHECK((found[t] = zinf_hf_dtype(r, t)) == dtypes[d][t]);
+        options.dtypes = found;
+        options.from = from;
+        CHECK(!zinf_hf_create(path("out"), &plan, &options, &w, &err));
+        memset(found, 0, sizeof found); /* the caller's, needed no longer */
+        for (uint32_t t = 0; t < N_TENSORS; t++)
+            CHECK(!zinf_hf_get(r, t, 0, n_elems[t], values, &err) &&
+                  !zinf_hf_put(w, t, 0, n_elems[t], values, &err));
+        CHECK_MESSAGE(!zinf_hf_commit(w, &err), "%s", err.text);
+        zinf_hf_close(r);
+        static const char *const names[] = {"model.safetensors", "config.json"};
+        for (int k = 0; k < 2; k++) {
+            for (int side = 0; side < 2; side++) {
+                char name[60];
+                snprintf(name, sizeof name, "%s/%s", side ? "out" : "in", names[k]);
+                FILE *in = fopen(path(name), "rb");
+                CHECK(in);
+                n[side] = fread(bytes[side], 1, sizeof bytes[side] - 1, in);
+                bytes[side][n[side]] = 0;
+                fclose(in);
+            }
+            /* of config.json the meaning: it is printed anew */
+            CHECK(k ? !strstr(bytes[1], "torch_dtype")
+                    : n[0] == n[1] && !memcmp(bytes[0], bytes[1], n[0]));
+        }
+    }
+    options.dtypes = NULL;
+    options.from = NULL;
+}
+
+/* As many elements as there are, and not each of them: the ends do not meet. */
+static void every_byte_is_written_once(void)
+{
+    static const struct {
+        uint64_t first, n;
+    } pieces[][3] = {{{0, 24}, {0, 24}, {0, 0}}, {{0, 24}, {23, 24}, {47, 1}},
+                     {{0, 16}, {32, 16}, {0, 16}}, {{1, 47}, {1, 1}, {0, 0}},
+                     {{0, 24}, {24, 24}, {0, 0}}, {{40, 8}, {0, 24}, {24, 16}}};
+
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
+        for (int half = 0; half < 2; half++) {
+            zinf_hf_writer *w;
+            remove_tree(path("out"));
+            clear();
+            options.dtype = half ? ZINF_F16 : ZINF_F32;
+            CHECK(!zinf_hf_create(path("out"), &plan, &options, &w, &err));
+            CHECK(!put(w, 0, 0, 28) && !put(w, 1, 0, 32) && !put(w, 3, 0, 12));
+            uint64_t sum = 0;
+            for (int k = 0; k < 3; sum += pieces[i][k++].n)
+                CHECK(!put(w, 2, pieces[i][k].first, pieces[i][k].n));
+            const zinf_status status = zinf_hf_commit(w, &err);
+            CHECK((sum == 48 || i == 1) && status == (i < 4 ? ZINF_WRONG_RESULT : ZINF_OK));
+            CHECK(i >= 4 || says("c_attn.weight"));
+            CHECK(sum != 48 || i >= 4 || says("twice"));
+            CHECK(exists("out") == (i >= 4) && !exists("out.zinf-writing"));
+        }
+    options.dtype = ZINF_F32;
+}
+
 static void what_is_incomplete_or_not_finite_is_never_published(void)
 {
     float values[MOST] = {0};
@@ -551,9 +687,9 @@ static zinf_status export_joined(const char *name, uint64_t piece)
                     put(w[k], t, i, n_elems[t] - i < piece ? n_elems[t] - i : piece))
                     return err.status;
     for (int k = 1; k < N_WRITERS; k++) {
-        uint64_t *all = zinf_hf_counts(w[0], &n);
-        const uint64_t *theirs = zinf_hf_counts(w[k], &n);
-        CHECK(n == N_TENSORS);
+        uint64_t *all = zinf_hf_totals(w[0], &n);
+        const uint64_t *theirs = zinf_hf_totals(w[k], &n);
+        CHECK(n == 2 * N_TENSORS);
         for (uint32_t t = 0; t < n; t++)
             all[t] += theirs[t];
         CHECK(!zinf_hf_sync(w[k], &err));
@@ -701,6 +837,10 @@ int main(void)
     RUN(a_file_that_changes_while_in_use_is_refused);
     RUN(an_export_is_read_again_whatever_the_pieces);
     RUN(bf16_is_rounded_to_nearest);
+    RUN(halves_are_rounded_to_nearest_even);
+    RUN(what_a_dtype_cannot_hold_is_refused);
+    RUN(what_was_stored_is_exported_byte_by_byte);
+    RUN(every_byte_is_written_once);
     RUN(what_is_incomplete_or_not_finite_is_never_published);
     RUN(what_several_writers_put_is_one_export);
     RUN(what_was_not_created_alike_is_not_joined);
