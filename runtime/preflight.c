@@ -2,6 +2,7 @@
 #include "runtime/preflight.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include "runtime/backend.h"
 
@@ -164,6 +166,55 @@ static zinf_status check_disk(const zinf_plan *plan, const char *nvme, uint32_t 
                          "its filesystem has %" PRIu64 " bytes free; free some, or name another "
                          "directory", need, nvme, left);
     return ZINF_OK;
+}
+
+/* Files that a run has open at a time, beside those that are open now. tests/safety counts them. */
+static unsigned n_files(const zinf_plan *plan, const zinf_run_options *o)
+{
+    enum {
+        TIER = 2,      /* the nvme tier's file, its lock */
+        RINGS = 2,     /* of its two channels */
+        PLACE = 2,     /* --save: the directory, its lock */
+        RESERVING = 6, /* the directory, the checkpoint in it, its three arrays, its manifest */
+        SAVING = 8,    /* the first five, and older ones looked through to remove them */
+        READING = 4,   /* the checkpoint, its three arrays */
+        EXPORTING = 2, /* the directory, a shard */
+        COPYING = 2    /* a file, its copy */
+    };
+    const bool nvme = plan->machine.arena_bytes[ZINF_TIER_NVME] > 0;
+    const unsigned held = (nvme ? TIER + (o->engine == ZINF_ENGINE_THREADS ? 0 : RINGS) : 0) +
+                          (o->save ? PLACE : 0);
+    const unsigned data = !!o->data + !!o->val + !!o->eval + !!o->log;
+    const unsigned exporting = o->export ? EXPORTING : 0;
+    const unsigned ending = o->save ? exporting + SAVING : o->export ? EXPORTING + COPYING : 1;
+    const unsigned beginning = o->resume ? READING + (o->save ? RESERVING : 1) : 0;
+
+    return held + (beginning > data + ending ? beginning : data + ending);
+}
+
+zinf_status zinf_preflight_files(const zinf_plan *plan, const zinf_run_options *options,
+                                 zinf_error *err)
+{
+    enum { MOST = 64 };
+    const unsigned need = n_files(plan, options);
+    int fds[MOST];
+    unsigned n = 0;
+    struct rlimit limit;
+
+    while (n < need && n < MOST && (fds[n] = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)) >= 0)
+        n++;
+    const int error = errno;
+    for (unsigned i = 0; i < n; i++)
+        close(fds[i]);
+    if (n == need)
+        return ZINF_OK;
+    if (error != EMFILE || getrlimit(RLIMIT_NOFILE, &limit))
+        return zinf_fail(err, ZINF_MACHINE, "the run has up to %u more files open at a time, %u "
+                         "could be opened: %s", need, n, strerror(error));
+    return zinf_fail(err, ZINF_MACHINE, "with these options the run has up to %" PRIu64 " files "
+                     "open at a time, but this process is limited to %" PRIu64 "; raise it "
+                     "(ulimit -n %" PRIu64 ")", (uint64_t)limit.rlim_cur + need - n,
+                     (uint64_t)limit.rlim_cur, (uint64_t)limit.rlim_cur + need - n);
 }
 
 zinf_status zinf_preflight(const zinf_plan *plan, const char *nvme, uint64_t more_bytes,

@@ -205,8 +205,9 @@ static zinf_status read_plan(session *s, zinf_error *err)
     if (zinf_ranks_compare(s->ranks, facts, sizeof facts / sizeof *facts, err) ||
         check_ranks(s, err))
         return err->status;
-    zinf_preflight(&s->plan, s->options->nvme, traced_bytes(s), s->ranks->collective->rank,
-                   s->ranks->n_local, err);
+    if (zinf_preflight(&s->plan, s->options->nvme, traced_bytes(s), s->ranks->collective->rank,
+                       s->ranks->n_local, err) == ZINF_OK)
+        zinf_preflight_files(&s->plan, s->options, err);
     malloc_trim(0); /* what the checker used */
     return zinf_ranks_together(s->ranks, err);
 }
