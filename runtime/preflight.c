@@ -125,7 +125,7 @@ static zinf_status check_memory(const zinf_plan *plan, uint64_t more_bytes, uint
         if (__builtin_add_overflow(need, machine->arena_bytes[tier], &need) ||
             __builtin_add_overflow(need, machine->overhead_bytes[tier], &need))
             need = UINT64_MAX;
-    if (left != UINT64_MAX && need > left / n_local) {
+    if (need > left / n_local) {
         char shared[60] = "";
         if (n_local > 1)
             snprintf(shared, sizeof shared, " for each of %" PRIu32 " ranks on this machine",

@@ -264,6 +264,18 @@ def a_sample_goes_on_from_its_prompt():
         assert done.stdout.startswith("row, row, row your boat"[:22]), done.stdout
 
 
+def a_sample_of_text_has_no_token_beyond_a_byte():
+    # So warm that every token is as likely as any other: the same draws, the same bytes, whether
+    # there are more tokens or not. Where tokens are no bytes all of them are drawn.
+    words = ["--steps", "0", "--sample", "40", "--temperature", "1000"]
+    few, many = (lab.plan({**MODEL, "vocab": vocab}, DEVICE) for vocab in (256, 1024))
+    found = [lab.run(plan, *words).stdout.split("  predicted")[0] for plan in (few, many)]
+    assert len(found[0]) > 20 and found[0] == found[1], found
+    tokens = lab.file("tokens.bin", bytes(4000))
+    ids = lab.run(many, *words, data=tokens).stdout.split("  predicted")[0].split()
+    assert len(ids) == 40 and max(map(int, ids)) > 256 * 2, ids
+
+
 # ---- memory ----
 
 def memory_is_what_was_planned():
@@ -306,6 +318,16 @@ def mistakes_of_the_user_exit_with_2_and_name_them():
     fails(2, "truncated", run, lab.file("cut", whole[:5000]), "--data", lab.text)
     model = lab.model(**MODEL)
     fails(2, "did you mean", lab.plan_command, model, model, "--set", "tile=3")
+
+
+def an_input_that_is_not_there_is_found_before_anything_is_written():
+    plan = lab.plan(MODEL, DEVICE)
+    saved, log, trace = (lab.path(name) for name in ("saved", "log", "trace"))
+    for words in (["--data", "/nowhere"], ["--data", lab.text, "--val", "/nowhere"],
+                  ["--data", lab.text, "--eval", "/nowhere"]):
+        fails(2, "cannot open \"/nowhere\"", lab.run_command, plan, *words, "--save", saved,
+              "--log", log, "--trace", trace)
+        assert not any(map(os.path.exists, (saved, log, trace))), words
 
 
 def no_output_overwrites_an_input_or_another_output():
@@ -425,7 +447,9 @@ lib.main(lab, [
     a_trace_of_no_step_is_not_silently_missing,
     validation_happens_when_asked_and_changes_no_step,
     validation_is_the_training_loss_on_the_same_tokens, a_sample_goes_on_from_its_prompt,
+    a_sample_of_text_has_no_token_beyond_a_byte,
     memory_is_what_was_planned, mistakes_of_the_user_exit_with_2_and_name_them,
+    an_input_that_is_not_there_is_found_before_anything_is_written,
     no_output_overwrites_an_input_or_another_output,
     a_bad_trace_is_found_before_training_and_closed_descriptors_spoil_no_file,
     a_sequence_of_one_token_with_tiles_is_planned_and_runs,
