@@ -251,6 +251,15 @@ def validation_is_the_training_loss_on_the_same_tokens():
     lib.near(run.rows[0]["val_loss"], run.losses[0], 8 * 16 * 2.0**-53 * run.losses[0], "loss")
 
 
+def validation_takes_the_first_sequences_in_the_order_of_the_file():
+    head, losses = lab.prose(8 * 16 + 1), set()
+    for tail in "x", "?":
+        text = lab.file("val", (head + 900 * tail).encode())
+        run = lab.train(MODEL, DEVICE, "--val", text, "--val-batches", "1", "--steps", "1")
+        losses.add(run.rows[0]["val_loss"])
+    assert len(losses) == 1, losses
+
+
 def a_sample_goes_on_from_its_prompt():
     # Taught one sentence over and over, at temperature 0 it says it.
     text = lab.file("song", b"row, row, row your boat. " * 80)
@@ -446,7 +455,8 @@ lib.main(lab, [
     a_traced_instruction_begins_after_all_it_waits_for,
     a_trace_of_no_step_is_not_silently_missing,
     validation_happens_when_asked_and_changes_no_step,
-    validation_is_the_training_loss_on_the_same_tokens, a_sample_goes_on_from_its_prompt,
+    validation_is_the_training_loss_on_the_same_tokens,
+    validation_takes_the_first_sequences_in_the_order_of_the_file, a_sample_goes_on_from_its_prompt,
     a_sample_of_text_has_no_token_beyond_a_byte,
     memory_is_what_was_planned, mistakes_of_the_user_exit_with_2_and_name_them,
     an_input_that_is_not_there_is_found_before_anything_is_written,

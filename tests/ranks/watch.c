@@ -106,12 +106,12 @@ static void wait_ms(int ms)
         nap();
 }
 
-/* Its exit code, once it ends; it is not waited for longer than 20 s. */
-static int end_of(unsigned rank)
+/* Its exit code if it ends in so many seconds; else -1. */
+static int end_of(unsigned rank, int seconds)
 {
     int status;
 
-    for (int tries = 0; tries < 1000 * CHECK_SLOWER; tries++, nap())
+    for (int tries = 0; tries < seconds * 50; tries++, nap())
         if (waitpid(pids[rank], &status, WNOHANG) == pids[rank])
             return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     kill(pids[rank], SIGKILL);
@@ -123,7 +123,7 @@ static void both_leave(int first, int second)
 {
     atomic_store(&shared->leave[0], true);
     atomic_store(&shared->leave[1], true);
-    const int code[] = {end_of(0), end_of(1)};
+    const int seconds = 20 * CHECK_SLOWER, code[] = {end_of(0, seconds), end_of(1, seconds)};
     CHECK_MESSAGE(code[0] == first && code[1] == second, "rank 0 ends with %d (%s), rank 1 with %d "
                   "(%s)", code[0], shared->why[0], code[1], shared->why[1]);
 }
@@ -166,9 +166,9 @@ static void a_silent_rank_is_named_when_its_time_is_over_and_not_before(void)
         CHECK_MESSAGE(shared->cancelled[r] && strstr(shared->why[r], words), "\"%s\"",
                       shared->why[r]);
         atomic_store(&shared->leave[r], true);
-        CHECK(end_of(r) == 1);
+        CHECK(end_of(r, 20 * CHECK_SLOWER) == 1);
         kill(pids[!r], SIGKILL);
-        end_of(!r);
+        end_of(!r, 20);
     }
 }
 
@@ -177,7 +177,7 @@ static void a_rank_that_does_not_go_is_ended_after_its_grace(void)
     for (unsigned r = 0; r < 2; r++) {
         set_out();
         kill(pids[!r], SIGKILL);
-        end_of(!r);
+        end_of(!r, 20);
         for (int tries = 0; tries < 250 && !atomic_load(&shared->cancelled[r]); tries++)
             nap();
         CHECK_MESSAGE(strstr(shared->why[r], "has ended without a word"), "\"%s\"",
@@ -186,7 +186,7 @@ static void a_rank_that_does_not_go_is_ended_after_its_grace(void)
         wait_ms(500);
         CHECK(waitpid(pids[r], NULL, WNOHANG) == 0); /* still has time */
         pass(r, 4);
-        CHECK(end_of(r) == ZINF_MACHINE);
+        CHECK(end_of(r, ZINF_GRACE_S / 2) == ZINF_MACHINE);
     }
 }
 
