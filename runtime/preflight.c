@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "runtime/backend.h"
+#include "runtime/overhead.h"
 
 /* The number after `key` in a file of "key: number kB" lines; UINT64_MAX if it is not there. */
 static uint64_t kilobytes(const char *path, const char *key)
@@ -140,6 +141,26 @@ static zinf_status check_memory(const zinf_plan *plan, uint64_t more_bytes, uint
     return ZINF_OK;
 }
 
+/* A plan of another machine may count less for code and libraries than the kernels here take. */
+static zinf_status check_kernels(const zinf_plan *plan, const zinf_backend *backend,
+                                 zinf_error *err)
+{
+    const zinf_machine_info *machine = &plan->machine;
+    const uint64_t stated = machine->overhead_bytes[machine->unified ? ZINF_TIER_DEVICE
+                                                                     : ZINF_TIER_HOST];
+    zinf_kernels table;
+
+    backend->kernels(&table, plan->job.precision, (int)plan->decisions.n_threads);
+    const uint64_t need = zinf_overhead_bytes(plan, table.gemm_library);
+    if (need <= stated)
+        return ZINF_OK;
+    return zinf_fail(err, ZINF_DOES_NOT_FIT, "the plan counts %" PRIu64 " bytes for what is "
+                     "outside its arenas, but with the kernels of this machine (%s%s) it is up to "
+                     "%" PRIu64 "; plan for this machine (zinf-probe), or with gemm_library: all "
+                     "in the cluster file's device", stated, table.name,
+                     table.gemm_library ? ", oneDNN" : "", need);
+}
+
 /* Before the file is made: what a killed run left there is going to be replaced. */
 static zinf_status check_disk(const zinf_plan *plan, const char *nvme, uint32_t rank,
                               uint32_t n_local, zinf_error *err)
@@ -220,9 +241,10 @@ zinf_status zinf_preflight_files(const zinf_plan *plan, const zinf_run_options *
 zinf_status zinf_preflight(const zinf_plan *plan, const char *nvme, uint64_t more_bytes,
                            uint32_t rank, uint32_t n_local, zinf_error *err)
 {
+    const zinf_backend *backend = zinf_backend_find(plan->machine.backend);
     struct stat info;
 
-    if (!zinf_backend_find(plan->machine.backend))
+    if (!backend)
         return zinf_fail(err, ZINF_MACHINE, "the plan is for a device of kind \"%s\", this "
                          "zinf-run has only cpu; plan for this machine", plan->machine.backend);
     if (plan->programs[ZINF_PROGRAM_STEP].n_segments == 0)
@@ -240,5 +262,7 @@ zinf_status zinf_preflight(const zinf_plan *plan, const char *nvme, uint64_t mor
         if (check_disk(plan, nvme, rank, n_local, err))
             return err->status;
     }
+    if (check_kernels(plan, backend, err))
+        return err->status;
     return check_memory(plan, more_bytes, n_local, err);
 }

@@ -135,7 +135,8 @@ static uint64_t two_and_a_loop(uint32_t first, uint32_t last, uint32_t other, ui
         program_buffers[p] = p <= ZINF_PROGRAM_STEP ? 0 : 2;
     plan.programs[ZINF_PROGRAM_STEP] = (zinf_program){.first_segment = 0, .n_segments = 3};
     for (uint32_t i = 0; i < 7; i++)
-        zinf_build_instr(&b, ZINF_OP_EMBEDDING_FORWARD, ZINF_QUEUE_COMPUTE, 0, -1, ZINF_NONE, 0, NULL, NULL, 0);
+        zinf_build_instr(&b, ZINF_OP_EMBEDDING_FORWARD, ZINF_QUEUE_COMPUTE, 0, -1, ZINF_NONE, 0,
+                         NULL, NULL, 0);
     zinf_build_segment(&b, 0, 1);
     plan.segments[0].n_instrs = 3;
     zinf_build_segment(&b, 3, iterations);

@@ -1,5 +1,5 @@
-/* tests/runtime/preflight.c - what a machine lacks, asked of zinf_preflight directly: memory that is
- * shared by ranks, sums that overflow, limits of the process and of its control group.
+/* tests/runtime/preflight.c - what a machine lacks, asked of zinf_preflight directly: memory that
+ * ranks share, sums that overflow, limits of the process, a plan for other kernels.
  */
 #include "runtime/preflight.h"
 
@@ -10,15 +10,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/overhead.h"
 #include "tests/check.h"
 
 static zinf_error err;
+
+enum { ENOUGH = 1 }; /* an overhead that kernels of every machine keep to */
 
 static zinf_status ask(uint64_t device, uint64_t overhead, uint64_t more, uint32_t n_local)
 {
     zinf_plan plan = {0};
 
     strcpy(plan.machine.backend, "cpu");
+    plan.job.precision = ZINF_F32;
+    plan.decisions.ranks = plan.decisions.n_threads = 1;
+    if (overhead == ENOUGH)
+        overhead = zinf_overhead_bytes(&plan, true);
     plan.programs[ZINF_PROGRAM_STEP].n_segments = 1;
     plan.machine.arena_bytes[ZINF_TIER_DEVICE] = device;
     plan.machine.overhead_bytes[ZINF_TIER_HOST] = overhead;
@@ -39,7 +46,7 @@ static uint64_t available(void)
 {
     const char *at;
 
-    CHECK(ask(UINT64_MAX / 4, 0, 0, 1) == ZINF_DOES_NOT_FIT);
+    CHECK(ask(UINT64_MAX / 4, ENOUGH, 0, 1) == ZINF_DOES_NOT_FIT);
     at = strstr(err.text, "bytes of memory, ");
     CHECK_MESSAGE(at, "%s", err.text);
     return strtoull(at + strlen("bytes of memory, "), NULL, 10);
@@ -49,25 +56,42 @@ static void ranks_of_one_machine_share_its_memory(void)
 {
     const uint64_t half = available() / 2; /* others may take or give back a quarter meanwhile */
 
-    CHECK_MESSAGE(ask(half, 0, 0, 1) == ZINF_OK, "%s", err.text);
-    CHECK(ask(half, 0, 0, 4) == ZINF_DOES_NOT_FIT && said(" for each of 4 ranks"));
-    CHECK_MESSAGE(ask(half / 4, 0, 0, 4) == ZINF_OK, "%s", err.text);
+    CHECK_MESSAGE(ask(half, ENOUGH, 0, 1) == ZINF_OK, "%s", err.text);
+    CHECK(ask(half, ENOUGH, 0, 4) == ZINF_DOES_NOT_FIT && said(" for each of 4 ranks"));
+    CHECK_MESSAGE(ask(half / 4, ENOUGH, 0, 4) == ZINF_OK, "%s", err.text);
 }
 
 static void a_sum_beyond_64_bits_is_too_much_not_little(void)
 {
-    CHECK(ask(UINT64_MAX - 5, 100, 0, 1) == ZINF_DOES_NOT_FIT && said("18446744073709551615"));
-    CHECK(ask(UINT64_MAX - 5, 0, 100, 1) == ZINF_DOES_NOT_FIT);
+    CHECK(ask(UINT64_MAX - 5, ENOUGH, 0, 1) == ZINF_DOES_NOT_FIT && said("18446744073709551615"));
+    CHECK(ask(UINT64_MAX - 5, ENOUGH, 100, 1) == ZINF_DOES_NOT_FIT);
     CHECK(ask(4096, UINT64_MAX - 5, 0, 1) == ZINF_DOES_NOT_FIT);
+}
+
+static uint64_t overhead(void)
+{
+    zinf_plan plan = {0};
+
+    plan.decisions.ranks = plan.decisions.n_threads = 1;
+    return zinf_overhead_bytes(&plan, true);
+}
+
+static void a_plan_that_counts_less_than_the_kernels_take_is_refused(void)
+{
+    CHECK(ask(4096, 0, 0, 1) == ZINF_DOES_NOT_FIT && said("outside its arenas"));
+    CHECK(said("plan for this machine"));
+    CHECK_MESSAGE(ask(4096, ENOUGH, 0, 1) == ZINF_OK, "%s", err.text);
 }
 
 static int limited(int resource, const char *name)
 {
     const struct rlimit value = {1 << 30, 1 << 30};
 
-    if (setrlimit((__rlimit_resource_t)resource, &value) || ask(1 << 30, 0, 0, 1))
+    const uint64_t device = (1 << 30) - overhead();
+
+    if (setrlimit((__rlimit_resource_t)resource, &value) || ask(device, ENOUGH, 0, 1))
         return 1;
-    return ask(1 << 30, 0, 1, 1) != ZINF_DOES_NOT_FIT || !said(name) || !said("1073741825");
+    return ask(device, ENOUGH, 1, 1) != ZINF_DOES_NOT_FIT || !said(name) || !said("1073741825");
 }
 
 static void limits_of_the_process_count(void)
@@ -96,6 +120,7 @@ int main(void)
 {
     RUN(ranks_of_one_machine_share_its_memory);
     RUN(a_sum_beyond_64_bits_is_too_much_not_little);
+    RUN(a_plan_that_counts_less_than_the_kernels_take_is_refused);
     RUN(limits_of_the_process_count);
     return check_finish();
 }
