@@ -68,8 +68,8 @@ static uint64_t left_in(const char *directory, bool second)
     return most > used ? most - used : 0;
 }
 
-/* Of the group this process is in and of the root that it sees, version 1 or 2; UINT64_MAX if
- * there is no limit. */
+/* Of the group this process is in and all that it is part of, up to the root that it sees, version
+ * 1 or 2; UINT64_MAX if there is no limit. */
 static uint64_t group_left(void)
 {
     char line[400], directory[480];
@@ -84,10 +84,14 @@ static uint64_t group_left(void)
         line[strcspn(line, "\n")] = 0;
         if (!path || (!second && !strstr(line, ":memory:")))
             continue;
-        snprintf(directory, sizeof directory, "/sys/fs/cgroup%s%s", second ? "" : "/memory",
-                 path + 1);
-        const uint64_t left = left_in(directory, second);
-        least = left < least ? left : least;
+        const int root_bytes = snprintf(directory, sizeof directory, "/sys/fs/cgroup%s%s",
+                                        second ? "" : "/memory", path + 1) - (int)strlen(path + 1);
+        for (char *end = directory + strlen(directory); end > directory + root_bytes;
+             end = strrchr(directory, '/')) {
+            *end = 0;
+            const uint64_t left = left_in(directory, second);
+            least = left < least ? left : least;
+        }
     }
     if (in)
         fclose(in);

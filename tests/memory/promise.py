@@ -274,9 +274,9 @@ class Skip(Exception):
 
 
 class Group:
-    """A control group with that limit of memory, version 2 or 1."""
+    """A control group with that limit of memory, version 2 or 1; inside: in a group of its own."""
 
-    def __init__(self, limit):
+    def __init__(self, limit, inside=False):
         root = "/sys/fs/cgroup"
         try:
             with open(f"{root}/cgroup.controllers") as file:
@@ -284,25 +284,45 @@ class Group:
         except OSError:
             second = False
         self.folder = f"{root}/{'' if second else 'memory/'}zinf-promise-{os.getpid()}"
+        self.inner = "inner/" if inside else ""
+        if second:
+            self.delegate(root)
         self.maximum = "memory.max" if second else "memory.limit_in_bytes"
         try:
             os.mkdir(self.folder)
             self.write(self.maximum, limit)
+            if inside:
+                if second:
+                    self.delegate(self.folder)
+                os.mkdir(os.path.join(self.folder, self.inner))
         except OSError as error:
             if os.path.isdir(self.folder):
                 os.rmdir(self.folder)
             raise Skip(f"no memory control group can be made: {error.strerror}")
+
+    @staticmethod
+    def delegate(folder):
+        """Version 2: groups in it have limits only if it says so, which its processes forbid."""
+        try:
+            with open(f"{folder}/cgroup.subtree_control", "r+") as file:
+                if "memory" not in file.read().split():
+                    file.write("+memory")
+        except OSError as error:
+            raise Skip(f"memory is not delegated to groups in {folder}: {error.strerror}")
 
     def write(self, name, value):
         with open(os.path.join(self.folder, name), "w") as file:
             file.write(str(value))
 
     def __enter__(self):
-        return {"preexec_fn": lambda: self.write("cgroup.procs", os.getpid())}
+        return {"preexec_fn": lambda: self.write(self.inner + "cgroup.procs", os.getpid())}
 
     def __exit__(self, *_):
         for _ in range(100):  # until the kernel has buried the last process
             try:
+                if self.inner:
+                    os.rmdir(os.path.join(self.folder, self.inner))
+                self.inner = ""
                 return os.rmdir(self.folder)
             except OSError:
                 time.sleep(0.05)
@@ -319,6 +339,9 @@ def a_run_in_a_control_group_of_that_size_succeeds():
             **how)
         run("plan", "--steps", "3", "--resume", save, **how)
     with Group(total - (1 << 20)) as how:
+        text = run("plan", "--steps", "1", expect=3, **how)
+    assert f"needs {total} bytes" in text, text
+    with Group(total - (1 << 20), inside=True) as how:  # the limit is of the group around it
         text = run("plan", "--steps", "1", expect=3, **how)
     assert f"needs {total} bytes" in text, text
 
