@@ -50,6 +50,7 @@ typedef struct zinf_kernels {
     const char *name; /* "ref", "avx2", "avx512", "amx": level of the last version filled in */
     zinf_dtype act;   /* f32 or bf16 */
     int n_threads;    /* OpenMP threads used by every kernel of this table */
+    bool gemm_library; /* GEMMs are a library's (oneDNN), which takes memory of its own */
 
     /* Prepares a GEMM once, at load. scratch_bytes is what every run will be given: a version
      * that would need more must work in smaller pieces. NULL if memory is short. */

@@ -7,8 +7,9 @@
 /* Bytes of one tier that a plan may use: memory less reserve. */
 uint64_t zinf_capacity(const zinf_cluster *cluster, zinf_tier tier);
 
-/* Stated use of a tier outside the arenas: code, libraries, thread stacks, the plan itself. */
-uint64_t zinf_overhead(const zinf_cluster *cluster, zinf_tier tier);
+/* Stated use of a tier outside the arenas: code, libraries, thread stacks; of a plan without
+ * instructions. */
+uint64_t zinf_overhead(const zinf_cluster *cluster, zinf_dtype precision, zinf_tier tier);
 
 /* graph, lower, place, and if everything fits (or `even_if_short`) schedule, cost, simulate.
  * ret_short[t]: bytes by which tier t is too small, 0 if it fits. On success ret_plan is the

@@ -29,6 +29,7 @@ typedef struct zinf_cluster {
         /* FLOP/s of the attention kernels, and in fp32; 0: half of the peak used */
         double attention, attention_f32;
         double bandwidth; /* bytes/s of its own memory */
+        char gemm_library[8]; /* none | fp32 | all: precisions whose GEMMs are a library's */
     } device;
     struct {
         uint64_t memory_bytes, reserve_bytes, cores;

@@ -1,6 +1,6 @@
 /* runtime/overhead.c - see overhead.h. Sizes of our own tables are taken from their types; what
- * libraries take was measured (x86-64, glibc 2.36, oneDNN 2.6.3, AVX-512 with AMX, which needs
- * the most) as VmHWM less the arenas over plans of 451 to 22,000 instructions.
+ * libraries take was measured (x86-64, glibc 2.36, oneDNN 2.6.3) as VmHWM less the arenas over
+ * plans of 451 to 22,000 instructions.
  */
 #include "runtime/overhead.h"
 
@@ -10,12 +10,16 @@
 #include "runtime/timeline.h"
 
 /* Bytes. */
-static const uint64_t BASE = 23 << 19;         /* measured: 10.5 to 11.2 MiB */
+/* With kernels of our own: measured up to 6.6 MiB, all but a tenth of it pages of program and
+ * libraries, of which a kernel maps more or less around those that are used. */
+static const uint64_t BASE = 15 << 19;
+static const uint64_t LIBRARY = 4 << 20;       /* oneDNN's: measured 2.7 to 3.7 MiB */
 /* An MPI library on one node: 7.6 to 9.2 MiB of Open MPI 4.1, 11.4 to 15 of MPICH 4.0 at 2 to 8
- * ranks, less what BASE is too large by (3 MiB); what it takes across nodes is not measured. */
-static const uint64_t MPI_BASE = 25 << 19;
+ * ranks; what it takes across nodes is not measured. */
+static const uint64_t MPI_BASE = 31 << 19;
 static const uint64_t MPI_RANK = 384 << 10; /* shared memory with each other rank */
 static const uint64_t GEMM = 72 << 10;         /* a primitive with its code: 10 to 250 KiB */
+static const uint64_t OWN_GEMM = 512;          /* a descriptor and its blocks: under 400 bytes */
 static const uint64_t THREAD = 24 << 10;       /* used part of stack and thread-local data */
 static const uint64_t TENSOR_OF_CHECKPOINT = 3 << 10; /* JSON of header and manifest, sums */
 static const uint64_t TENSOR_HASH = 256;       /* params_hash.c, with malloc's own */
@@ -102,14 +106,16 @@ static uint64_t n_transfer_ends(const zinf_plan *plan)
     return n;
 }
 
-uint64_t zinf_overhead_base_bytes(uint32_t ranks)
+uint64_t zinf_overhead_base_bytes(uint32_t ranks, bool library)
 {
-    return ranks == 1 ? BASE : add(BASE + MPI_BASE, times(ranks, MPI_RANK));
+    const uint64_t base = library ? BASE + LIBRARY : BASE;
+
+    return ranks == 1 ? base : add(base + MPI_BASE, times(ranks, MPI_RANK));
 }
 
-uint64_t zinf_overhead_bytes(const zinf_plan *plan)
+uint64_t zinf_overhead_bytes(const zinf_plan *plan, bool library)
 {
-    uint64_t bytes = zinf_overhead_base_bytes(plan->decisions.ranks), rows = 0;
+    uint64_t bytes = zinf_overhead_base_bytes(plan->decisions.ranks, library), rows = 0;
 
     /* the plan in memory */
     bytes = add(bytes, times(plan->n_segments, sizeof *plan->segments));
@@ -127,7 +133,7 @@ uint64_t zinf_overhead_bytes(const zinf_plan *plan)
     bytes = add(bytes, times(plan->n_waits, sizeof(zinf_need)));
     bytes = add(bytes, times(plan->n_segments, (ZINF_N_QUEUES + 1) * sizeof(uint32_t)));
     bytes = add(bytes, times(plan->n_units, sizeof(zinf_noted)));
-    bytes = add(bytes, times(n_gemms(plan), GEMM));
+    bytes = add(bytes, times(n_gemms(plan), library ? GEMM : OWN_GEMM));
     for (uint32_t i = 0; i < plan->n_instrs; i++) {
         const zinf_instr *instr = &plan->instrs[i];
         const bool has_targets = instr->opcode == ZINF_OP_CLASSIFIER ||

@@ -10,6 +10,7 @@
 #ifndef ZINF_RUNTIME_OVERHEAD_H
 #define ZINF_RUNTIME_OVERHEAD_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "runtime/plan.h"
@@ -17,8 +18,9 @@
 /* Threads of zinf-run have stacks of this size (reserved; a few pages are used). */
 enum { ZINF_STACK_BYTES = 256 << 10 };
 
-uint64_t zinf_overhead_base_bytes(uint32_t ranks);     /* of a plan without instructions */
-uint64_t zinf_overhead_bytes(const zinf_plan *plan);   /* saturates at UINT64_MAX / 2 */
+/* Of a plan without instructions. library: GEMMs are oneDNN's. */
+uint64_t zinf_overhead_base_bytes(uint32_t ranks, bool library);
+uint64_t zinf_overhead_bytes(const zinf_plan *plan, bool library); /* at most UINT64_MAX / 2 */
 uint64_t zinf_overhead_trace_bytes(const zinf_plan *plan); /* more with --trace */
 
 #endif

@@ -2,6 +2,7 @@
 #include "runtime/preflight.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -10,8 +11,10 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include "runtime/backend.h"
+#include "runtime/overhead.h"
 
 /* The number after `key` in a file of "key: number kB" lines; UINT64_MAX if it is not there. */
 static uint64_t kilobytes(const char *path, const char *key)
@@ -65,8 +68,8 @@ static uint64_t left_in(const char *directory, bool second)
     return most > used ? most - used : 0;
 }
 
-/* Of the group this process is in and of the root that it sees, version 1 or 2; UINT64_MAX if
- * there is no limit. */
+/* Of the group this process is in and all that it is part of, up to the root that it sees, version
+ * 1 or 2; UINT64_MAX if there is no limit. */
 static uint64_t group_left(void)
 {
     char line[400], directory[480];
@@ -81,10 +84,14 @@ static uint64_t group_left(void)
         line[strcspn(line, "\n")] = 0;
         if (!path || (!second && !strstr(line, ":memory:")))
             continue;
-        snprintf(directory, sizeof directory, "/sys/fs/cgroup%s%s", second ? "" : "/memory",
-                 path + 1);
-        const uint64_t left = left_in(directory, second);
-        least = left < least ? left : least;
+        const int root_bytes = snprintf(directory, sizeof directory, "/sys/fs/cgroup%s%s",
+                                        second ? "" : "/memory", path + 1) - (int)strlen(path + 1);
+        for (char *end = directory + strlen(directory); end > directory + root_bytes;
+             end = strrchr(directory, '/')) {
+            *end = 0;
+            const uint64_t left = left_in(directory, second);
+            least = left < least ? left : least;
+        }
     }
     if (in)
         fclose(in);
@@ -123,7 +130,7 @@ static zinf_status check_memory(const zinf_plan *plan, uint64_t more_bytes, uint
         if (__builtin_add_overflow(need, machine->arena_bytes[tier], &need) ||
             __builtin_add_overflow(need, machine->overhead_bytes[tier], &need))
             need = UINT64_MAX;
-    if (left != UINT64_MAX && need > left / n_local) {
+    if (need > left / n_local) {
         char shared[60] = "";
         if (n_local > 1)
             snprintf(shared, sizeof shared, " for each of %" PRIu32 " ranks on this machine",
@@ -136,6 +143,26 @@ static zinf_status check_memory(const zinf_plan *plan, uint64_t more_bytes, uint
         check_limit(RLIMIT_DATA, "data (ulimit -d) is limited", need, err))
         return err->status;
     return ZINF_OK;
+}
+
+/* A plan of another machine may count less for code and libraries than the kernels here take. */
+static zinf_status check_kernels(const zinf_plan *plan, const zinf_backend *backend,
+                                 zinf_error *err)
+{
+    const zinf_machine_info *machine = &plan->machine;
+    const uint64_t stated = machine->overhead_bytes[machine->unified ? ZINF_TIER_DEVICE
+                                                                     : ZINF_TIER_HOST];
+    zinf_kernels table;
+
+    backend->kernels(&table, plan->job.precision, (int)plan->decisions.n_threads);
+    const uint64_t need = zinf_overhead_bytes(plan, table.gemm_library);
+    if (need <= stated)
+        return ZINF_OK;
+    return zinf_fail(err, ZINF_DOES_NOT_FIT, "the plan counts %" PRIu64 " bytes for what is "
+                     "outside its arenas, but with the kernels of this machine (%s%s) it is up to "
+                     "%" PRIu64 "; plan for this machine (zinf-probe), or with gemm_library: all "
+                     "in the cluster file's device", stated, table.name,
+                     table.gemm_library ? ", oneDNN" : "", need);
 }
 
 /* Before the file is made: what a killed run left there is going to be replaced. */
@@ -166,12 +193,62 @@ static zinf_status check_disk(const zinf_plan *plan, const char *nvme, uint32_t 
     return ZINF_OK;
 }
 
+/* Files that a run has open at a time, beside those that are open now. tests/safety counts them. */
+static unsigned n_files(const zinf_plan *plan, const zinf_run_options *o)
+{
+    enum {
+        TIER = 2,      /* the nvme tier's file, its lock */
+        RINGS = 2,     /* of its two channels */
+        PLACE = 2,     /* --save: the directory, its lock */
+        RESERVING = 6, /* the directory, the checkpoint in it, its three arrays, its manifest */
+        SAVING = 8,    /* the first five, and older ones looked through to remove them */
+        READING = 4,   /* the checkpoint, its three arrays */
+        EXPORTING = 2, /* the directory, a shard */
+        COPYING = 2    /* a file, its copy */
+    };
+    const bool nvme = plan->machine.arena_bytes[ZINF_TIER_NVME] > 0;
+    const unsigned held = (nvme ? TIER + (o->engine == ZINF_ENGINE_THREADS ? 0 : RINGS) : 0) +
+                          (o->save ? PLACE : 0);
+    const unsigned data = !!o->data + !!o->val + !!o->eval + !!o->log;
+    const unsigned exporting = o->export ? EXPORTING : 0;
+    const unsigned ending = o->save ? exporting + SAVING : o->export ? EXPORTING + COPYING : 1;
+    const unsigned beginning = o->resume ? READING + (o->save ? RESERVING : 1) : 0;
+
+    return held + (beginning > data + ending ? beginning : data + ending);
+}
+
+zinf_status zinf_preflight_files(const zinf_plan *plan, const zinf_run_options *options,
+                                 zinf_error *err)
+{
+    enum { MOST = 64 };
+    const unsigned need = n_files(plan, options);
+    int fds[MOST];
+    unsigned n = 0;
+    struct rlimit limit;
+
+    while (n < need && n < MOST && (fds[n] = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)) >= 0)
+        n++;
+    const int error = errno;
+    for (unsigned i = 0; i < n; i++)
+        close(fds[i]);
+    if (n == need)
+        return ZINF_OK;
+    if (error != EMFILE || getrlimit(RLIMIT_NOFILE, &limit))
+        return zinf_fail(err, ZINF_MACHINE, "the run has up to %u more files open at a time, %u "
+                         "could be opened: %s", need, n, strerror(error));
+    return zinf_fail(err, ZINF_MACHINE, "with these options the run has up to %" PRIu64 " files "
+                     "open at a time, but this process is limited to %" PRIu64 "; raise it "
+                     "(ulimit -n %" PRIu64 ")", (uint64_t)limit.rlim_cur + need - n,
+                     (uint64_t)limit.rlim_cur, (uint64_t)limit.rlim_cur + need - n);
+}
+
 zinf_status zinf_preflight(const zinf_plan *plan, const char *nvme, uint64_t more_bytes,
                            uint32_t rank, uint32_t n_local, zinf_error *err)
 {
+    const zinf_backend *backend = zinf_backend_find(plan->machine.backend);
     struct stat info;
 
-    if (!zinf_backend_find(plan->machine.backend))
+    if (!backend)
         return zinf_fail(err, ZINF_MACHINE, "the plan is for a device of kind \"%s\", this "
                          "zinf-run has only cpu; plan for this machine", plan->machine.backend);
     if (plan->programs[ZINF_PROGRAM_STEP].n_segments == 0)
@@ -189,5 +266,7 @@ zinf_status zinf_preflight(const zinf_plan *plan, const char *nvme, uint64_t mor
         if (check_disk(plan, nvme, rank, n_local, err))
             return err->status;
     }
+    if (check_kernels(plan, backend, err))
+        return err->status;
     return check_memory(plan, more_bytes, n_local, err);
 }

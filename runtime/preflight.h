@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "runtime/error.h"
+#include "runtime/options.h"
 #include "runtime/plan.h"
 
 /* Memory (the machine's, the control group's, the limits of the process), disk, backend.
@@ -14,6 +15,11 @@
  * ranks that share this machine. Touches nothing. */
 zinf_status zinf_preflight(const zinf_plan *plan, const char *nvme, uint64_t more_bytes,
                            uint32_t rank, uint32_t n_local, zinf_error *err);
+
+/* Can all files be opened that this run will have open at a time? Asked when the ranks are joined;
+ * what their MPI library opens later is not known. */
+zinf_status zinf_preflight_files(const zinf_plan *plan, const zinf_run_options *options,
+                                 zinf_error *err);
 
 /* Largest resident size of this process so far, bytes; 0 if the system does not tell. */
 uint64_t zinf_peak_rss_bytes(void);

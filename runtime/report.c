@@ -107,56 +107,78 @@ static bool begins(const char *line, size_t n, bool complete, const char *with)
     return n >= all ? !memcmp(line, with, all) : !complete && !memcmp(line, with, n);
 }
 
-/* Finds how long the log is up to the row of `step`, and how many rows are behind that. */
+static void note_gap(zinf_log_found *found, uint64_t before, uint64_t after)
+{
+    if (after - before < 2)
+        return;
+    if (!found->n_missing)
+        found->first_missing = before + 1;
+    found->n_missing += after - before - 1;
+}
+
+/* Finds how long the log is up to the row of `step`, what is behind that and what is not there. */
 static zinf_status find_end(FILE *log, const char *path, uint64_t step, off_t *ret_end,
-                            uint64_t *ret_n, zinf_error *err)
+                            zinf_log_found *ret_found, zinf_error *err)
 {
     char line[8192]; /* twice what the longest has */
+    uint64_t last = 0, kept = 0; /* steps of rows; 0: none yet */
     off_t at = 0;
 
     *ret_end = 0;
-    *ret_n = 0;
+    *ret_found = (zinf_log_found){0};
     for (uint64_t number = 1; fgets(line, sizeof line, log); number++) {
         const size_t n = strlen(line);
         const bool complete = n && line[n - 1] == '\n';
         const bool is_row = begins(line, n, complete, row_begin);
-        const bool is_ours = is_row || begins(line, n, complete, summary_begin) ||
+        const uint64_t found = is_row && complete ? strtoull(line + strlen(row_begin), NULL, 10)
+                                                  : 0;
+        const bool is_ours = (is_row && (found || !complete)) ||
+                             begins(line, n, complete, summary_begin) ||
                              begins(line, n, complete, eval_begin);
         if (!is_ours || !n || (!complete && !feof(log)))
             return zinf_fail(err, ZINF_BAD_INPUT, "--log \"%.400s\" is not a log to go on with: "
                              "its line %" PRIu64 " is no step, evaluation or summary; give "
                              "another name", path, number);
         at += (off_t)n;
-        if (!is_row || !complete)
+        if (!found)
             continue;
-        if (strtoull(line + strlen(row_begin), NULL, 10) <= step) {
+        if (found <= last)
+            return zinf_fail(err, ZINF_BAD_INPUT, "--log \"%.400s\" is not a log to go on with: "
+                             "in its line %" PRIu64 " step %" PRIu64 " follows step %" PRIu64
+                             "; give another name", path, number, found, last);
+        last = found;
+        if (found <= step) {
+            if (kept)
+                note_gap(ret_found, kept, found);
+            kept = found;
             *ret_end = at;
-            *ret_n = 0;
         } else {
-            ++*ret_n;
+            ++ret_found->n_dropped;
         }
     }
+    if (kept)
+        note_gap(ret_found, kept, step + 1);
     if (ferror(log))
         return zinf_fail(err, ZINF_MACHINE, "cannot read log \"%.400s\": %s", path,
                          strerror(errno));
     return ZINF_OK;
 }
 
-zinf_status zinf_log_continue(const char *path, uint64_t step, FILE **ret_log, uint64_t *ret_n,
-                              zinf_error *err)
+zinf_status zinf_log_continue(const char *path, uint64_t step, FILE **ret_log,
+                              zinf_log_found *ret_found, zinf_error *err)
 {
     struct stat info;
     off_t end = 0;
     FILE *log;
 
-    *ret_n = 0;
+    *ret_found = (zinf_log_found){0};
     if (stat(path, &info) || !S_ISREG(info.st_mode)) /* new, or a device or pipe */
         return zinf_log_open(path, ret_log, err);
     log = fopen(path, "r+e");
     if (!log)
         return zinf_fail(err, ZINF_MACHINE, "cannot open log \"%s\": %s", path,
                          strerror(errno));
-    if (!find_end(log, path, step, &end, ret_n, err) &&
+    if (!find_end(log, path, step, &end, ret_found, err) &&
         (fseeko(log, end, SEEK_SET) || ftruncate(fileno(log), end)))
         zinf_fail(err, ZINF_MACHINE, "cannot cut log \"%.400s\" to %jd bytes: %s", path,
                   (intmax_t)end, strerror(errno));

@@ -59,9 +59,14 @@ void zinf_progress_say(zinf_progress_line *line, const char *format, ...);
 zinf_status zinf_log_open(const char *path, FILE **ret_log, zinf_error *err);
 /* The log of a training that goes on after `step`: what it had after that step's row is dropped
  * (those steps are done again, a summary is written at the end), so that it becomes the log of the
- * uninterrupted training. ret_n: rows dropped. BAD_INPUT if the file is no log. */
-zinf_status zinf_log_continue(const char *path, uint64_t step, FILE **ret_log, uint64_t *ret_n,
-                              zinf_error *err);
+ * uninterrupted training. Missing are rows between its first one and that step's: somebody took
+ * them out, or the machine died before they were on its disk. BAD_INPUT if the file is no log, or
+ * its rows are not in order. */
+typedef struct zinf_log_found {
+    uint64_t n_dropped, n_missing, first_missing;
+} zinf_log_found;
+zinf_status zinf_log_continue(const char *path, uint64_t step, FILE **ret_log,
+                              zinf_log_found *ret_found, zinf_error *err);
 /* Numbers are printed so that they read back to the same bits; what is nan or inf is null. A step
  * whose update was left out for that has "skipped": true. */
 zinf_status zinf_log_step(FILE *log, const zinf_step_report *step, zinf_error *err);

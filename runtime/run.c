@@ -228,8 +228,9 @@ static zinf_status read_plan(session *s, zinf_error *err)
     if (zinf_ranks_compare(s->ranks, facts, sizeof facts / sizeof *facts, err) ||
         check_ranks(s, err))
         return err->status;
-    zinf_preflight(&s->plan, s->options->nvme, traced_bytes(s), s->ranks->collective->rank,
-                   s->ranks->n_local, err);
+    if (zinf_preflight(&s->plan, s->options->nvme, traced_bytes(s), s->ranks->collective->rank,
+                       s->ranks->n_local, err) == ZINF_OK)
+        zinf_preflight_files(&s->plan, s->options, err);
     malloc_trim(0); /* what the checker used */
     return zinf_ranks_together(s->ranks, err);
 }
@@ -362,15 +363,20 @@ static zinf_status put_state(void *context, uint32_t tensor, zinf_state_array ar
 static zinf_status continue_log(session *s, zinf_error *err)
 {
     const char *path = s->options->log;
-    uint64_t n;
+    const uint64_t step = s->progress.step;
+    zinf_log_found found;
 
     if (!path)
         return ZINF_OK;
-    if (zinf_log_continue(path, s->progress.step, &s->log, &n, err))
+    if (zinf_log_continue(path, step, &s->log, &found, err))
         return err->status;
-    if (n)
+    if (found.n_dropped)
         zinf_progress_say(&s->line, "zinf-run: \"%s\": %" PRIu64 " rows after step %" PRIu64
-                          " are dropped: those steps are done again", path, n, s->progress.step);
+                          " are dropped: those steps are done again", path, found.n_dropped, step);
+    if (found.n_missing)
+        zinf_progress_say(&s->line, "zinf-run: warning: \"%s\" lacks %" PRIu64 " of the rows up to "
+                          "step %" PRIu64 ", the first of step %" PRIu64 "; it goes on without",
+                          path, found.n_missing, step, found.first_missing);
     return ZINF_OK;
 }
 

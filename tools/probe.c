@@ -12,6 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "kernels/kernels.h"
+
 static const struct option_row {
     const char *name, *argument, *help;
 } option_rows[] = {
@@ -268,6 +270,16 @@ static void print_size(FILE *out, uint64_t bytes)
         fprintf(out, "%" PRIu64, bytes);
 }
 
+/* Of zinf-run's kernels here: which need oneDNN. */
+static const char *gemm_library(void)
+{
+    zinf_kernels f32, bf16;
+
+    zinf_kernels_cpu(&f32, ZINF_F32, 1, ZINF_N_CPU_LEVELS - 1);
+    zinf_kernels_cpu(&bf16, ZINF_BF16, 1, ZINF_N_CPU_LEVELS - 1);
+    return bf16.gemm_library ? "all" : f32.gemm_library ? "fp32" : "none";
+}
+
 /* The reserve is what the rest of the machine may grow by meanwhile. */
 static void write_cluster(FILE *out, const probe_options *options, uint64_t available_bytes,
                           const probe_compute *compute, const probe_nvme *nvme)
@@ -294,7 +306,8 @@ static void write_cluster(FILE *out, const probe_options *options, uint64_t avai
             compute->peak_f32 / 1e9, compute->peak_bf16 / 1e9);
     fprintf(out, "    attention: %.2f GFLOP/s\n    attention_fp32: %.2f GFLOP/s\n",
             compute->attention / 1e9, compute->attention_f32 / 1e9);
-    fprintf(out, "    bandwidth: %.3f GB/s\n", compute->bandwidth / 1e9);
+    fprintf(out, "    bandwidth: %.3f GB/s\n    gemm_library: %s\n", compute->bandwidth / 1e9,
+            gemm_library());
     fprintf(out, "  host:\n    memory: ");
     print_size(out, memory);
     fprintf(out, "\n    reserve: ");

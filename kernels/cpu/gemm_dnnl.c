@@ -274,6 +274,7 @@ static void gemm_run(zinf_gemm *gemm, const void *a, const void *b, const void *
 
 void zinf_cpu_gemm_dnnl(zinf_kernels *table)
 {
+    table->gemm_library = true;
     table->gemm_create = gemm_create;
     table->gemm_run = gemm_run;
     table->gemm_destroy = gemm_destroy;

@@ -125,6 +125,8 @@ void mini_add_waits(zinf_plan *plan)
     zinf_wait(*waits)[MOST] = calloc(plan->n_instrs, sizeof *waits);
 
     plan->n_waits = 0;
+    for (uint32_t i = 0; i < plan->n_instrs; i++)
+        plan->instrs[i].n_waits = 0;
     for (uint32_t kind = 0; kind < ZINF_N_PROGRAMS; kind++) {
         uint32_t n;
         visit *all = visits_of(plan, kind, &n);

@@ -181,6 +181,27 @@ static void a_norm_of_some_units_is_refused(void)
     check_refused(&p, "C7", i, "is not the norm of all units");
 }
 
+static void a_loss_after_a_norm_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = STEP(ADAM, 0), loss = STEP(LOSS, 0); /* its update gives way */
+    p.instrs[i].opcode = ZINF_OP_LOSS;
+    p.instrs[i].queue = p.instrs[loss].queue;
+    p.instrs[i].operand0 = p.instrs[loss].operand0;
+    p.instrs[i].n_operands = p.instrs[loss].n_operands;
+    check_refused(&p, "C7", i, "before all norms");
+}
+
+static void moments_of_an_update_that_are_elsewhere_are_refused(void)
+{
+    for (uint32_t k = 2; k <= 3; k++) {
+        zinf_plan p = plan_of(1);
+        const uint32_t i = STEP(ADAM, 0);
+        operand(&p, i, k)->offset = operand(&p, i, 5 - k)->offset; /* the other's */
+        check_refused(&p, "C7", i, "is not at its distance from the master copy");
+    }
+}
+
 static void a_batch_of_more_than_the_step_is_refused(void)
 {
     zinf_plan p = plan_of(1);
@@ -460,6 +481,8 @@ int main(void)
     RUN(an_output_over_an_input_is_refused);
     RUN(a_loss_of_some_tokens_is_refused);
     RUN(a_norm_of_some_units_is_refused);
+    RUN(a_loss_after_a_norm_is_refused);
+    RUN(moments_of_an_update_that_are_elsewhere_are_refused);
     RUN(a_batch_of_more_than_the_step_is_refused);
     RUN(rows_further_apart_than_written_are_refused);
     RUN(states_loaded_made_or_saved_by_another_program_are_refused);

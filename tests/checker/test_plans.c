@@ -326,6 +326,53 @@ static void gradient_added_twice_is_refused(void)
     check_refused(&p, "C7", "step", ZINF_NONE);
 }
 
+/* The embedding's contribution is added in the loop before it arrives, so that of the micro-batch
+ * before is: all of it, or, if `half` of it arrives in time, the rest. */
+static void check_late_contribution(bool half)
+{
+    zinf_plan p = mini_plan(&choices[3]); /* gradients on the host */
+    const uint32_t first = STEP(ACCUMULATE, MINI_WTE);
+    const uint32_t by_classifier = mini_find(&p, first + 1, ZINF_OP_ACCUMULATE, MINI_WTE);
+    uint32_t add = mini_find(&p, by_classifier + 1, ZINF_OP_ACCUMULATE, MINI_WTE);
+    const zinf_instr download = p.instrs[add - 1];
+
+    CHECK(download.opcode == ZINF_OP_DOWNLOAD && p.instrs[first - 1].opcode == ZINF_OP_DOWNLOAD);
+    operand(&p, first - 1, 1)->offset = operand(&p, first, 0)->offset = operand(&p, add, 0)->offset;
+    if (half) {
+        memmove(&p.instrs[add + 2], &p.instrs[add + 1],
+                (p.n_instrs++ - add - 1) * sizeof *p.instrs);
+        for (uint32_t s = 0; s < p.n_segments; s++)
+            if (p.segments[s].first_instr > add)
+                p.segments[s].first_instr++;
+            else if (p.segments[s].first_instr + p.segments[s].n_instrs > add)
+                p.segments[s].n_instrs++;
+        p.instrs[add + 1] = download;
+        p.instrs[add + 1].operand0 = p.n_operands;
+        for (uint32_t k = 0; k < 2; k++) {
+            zinf_operand *o = operand(&p, add - 1, k), *rest = &p.operands[p.n_operands++];
+            o->bytes /= 2;
+            o->cols = o->ld = o->cols / 2;
+            *rest = *o;
+            rest->offset += o->bytes;
+        }
+    } else {
+        p.instrs[add - 1] = p.instrs[add];
+        p.instrs[add--] = download;
+    }
+    mini_add_waits(&p);
+    check_refused(&p, "C7", "step", add);
+}
+
+static void contribution_of_another_micro_batch_is_refused(void)
+{
+    check_late_contribution(false);
+}
+
+static void contribution_half_of_another_micro_batch_is_refused(void)
+{
+    check_late_contribution(true);
+}
+
 static void one_micro_batch_too_few_is_refused(void)
 {
     FRESH;
@@ -425,6 +472,8 @@ int main(void)
     RUN(first_micro_batch_that_adds_is_refused);
     RUN(later_micro_batch_that_overwrites_is_refused);
     RUN(gradient_added_twice_is_refused);
+    RUN(contribution_of_another_micro_batch_is_refused);
+    RUN(contribution_half_of_another_micro_batch_is_refused);
     RUN(one_micro_batch_too_few_is_refused);
     RUN(norm_of_a_part_of_the_gradient_is_refused);
     RUN(state_of_another_unit_written_back_is_refused);

@@ -251,6 +251,15 @@ def validation_is_the_training_loss_on_the_same_tokens():
     lib.near(run.rows[0]["val_loss"], run.losses[0], 8 * 16 * 2.0**-53 * run.losses[0], "loss")
 
 
+def validation_takes_the_first_sequences_in_the_order_of_the_file():
+    head, losses = lab.prose(8 * 16 + 1), set()
+    for tail in "x", "?":
+        text = lab.file("val", (head + 900 * tail).encode())
+        run = lab.train(MODEL, DEVICE, "--val", text, "--val-batches", "1", "--steps", "1")
+        losses.add(run.rows[0]["val_loss"])
+    assert len(losses) == 1, losses
+
+
 def a_sample_goes_on_from_its_prompt():
     # Taught one sentence over and over, at temperature 0 it says it.
     text = lab.file("song", b"row, row, row your boat. " * 80)
@@ -262,6 +271,18 @@ def a_sample_goes_on_from_its_prompt():
         done = lab.call(lab.run_command, other, "--resume", saved, "--nvme", lab.folder, "--sample",
                         "12", "--prompt", "row, row, ", "--temperature", "0")
         assert done.stdout.startswith("row, row, row your boat"[:22]), done.stdout
+
+
+def a_sample_of_text_has_no_token_beyond_a_byte():
+    # So warm that every token is as likely as any other: the same draws, the same bytes, whether
+    # there are more tokens or not. Where tokens are no bytes all of them are drawn.
+    words = ["--steps", "0", "--sample", "40", "--temperature", "1000"]
+    few, many = (lab.plan({**MODEL, "vocab": vocab}, DEVICE) for vocab in (256, 1024))
+    found = [lab.run(plan, *words).stdout.split("  predicted")[0] for plan in (few, many)]
+    assert len(found[0]) > 20 and found[0] == found[1], found
+    tokens = lab.file("tokens.bin", bytes(4000))
+    ids = lab.run(many, *words, data=tokens).stdout.split("  predicted")[0].split()
+    assert len(ids) == 40 and max(map(int, ids)) > 256 * 2, ids
 
 
 # ---- memory ----
@@ -306,6 +327,16 @@ def mistakes_of_the_user_exit_with_2_and_name_them():
     fails(2, "truncated", run, lab.file("cut", whole[:5000]), "--data", lab.text)
     model = lab.model(**MODEL)
     fails(2, "did you mean", lab.plan_command, model, model, "--set", "tile=3")
+
+
+def an_input_that_is_not_there_is_found_before_anything_is_written():
+    plan = lab.plan(MODEL, DEVICE)
+    saved, log, trace = (lab.path(name) for name in ("saved", "log", "trace"))
+    for words in (["--data", "/nowhere"], ["--data", lab.text, "--val", "/nowhere"],
+                  ["--data", lab.text, "--eval", "/nowhere"]):
+        fails(2, "cannot open \"/nowhere\"", lab.run_command, plan, *words, "--save", saved,
+              "--log", log, "--trace", trace)
+        assert not any(map(os.path.exists, (saved, log, trace))), words
 
 
 def no_output_overwrites_an_input_or_another_output():
@@ -424,8 +455,11 @@ lib.main(lab, [
     a_traced_instruction_begins_after_all_it_waits_for,
     a_trace_of_no_step_is_not_silently_missing,
     validation_happens_when_asked_and_changes_no_step,
-    validation_is_the_training_loss_on_the_same_tokens, a_sample_goes_on_from_its_prompt,
+    validation_is_the_training_loss_on_the_same_tokens,
+    validation_takes_the_first_sequences_in_the_order_of_the_file, a_sample_goes_on_from_its_prompt,
+    a_sample_of_text_has_no_token_beyond_a_byte,
     memory_is_what_was_planned, mistakes_of_the_user_exit_with_2_and_name_them,
+    an_input_that_is_not_there_is_found_before_anything_is_written,
     no_output_overwrites_an_input_or_another_output,
     a_bad_trace_is_found_before_training_and_closed_descriptors_spoil_no_file,
     a_sequence_of_one_token_with_tiles_is_planned_and_runs,

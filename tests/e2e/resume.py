@@ -159,6 +159,39 @@ def a_file_that_is_no_log_is_not_cut():
     with_log("/dev/null", "--resume", folder)
 
 
+def rows_that_are_missing_or_in_another_order_are_named():
+    whole_log, folder = lab.path("log"), lab.path("saved")
+    with_log(whole_log, "--steps", "5", "--save", folder)
+    with open(whole_log, "rb") as file:
+        rows = file.read().splitlines(keepends=True)[:5]
+    cases = {(1, 2, 3, 4, 5): None, (3, 4, 5): None, (): None,
+             (1, 2, 4, 5): "lacks 1 of the rows up to step 5, the first of step 3;",
+             (1, 2, 3): "lacks 2 of the rows up to step 5, the first of step 4;",
+             (1, 4): "lacks 3 of the rows up to step 5, the first of step 2;",
+             (1, 3, 2, 4, 5): "in its line 3 step 2 follows step 3;",
+             (1, 2, 3, 3, 4, 5): "in its line 4 step 3 follows step 3;"}
+    for steps, words in cases.items():
+        text = b"".join(rows[step - 1] for step in steps)
+        log, refused = lab.file("edited", text), words is not None and "follows" in words
+        done = with_log(log, "--resume", folder, code=2 if refused else 0)
+        assert words is None or words in done.stderr, (steps, done.stderr)
+        assert words is not None or "lacks" not in done.stderr, (steps, done.stderr)
+        if refused:
+            with open(log, "rb") as file:
+                assert file.read() == text
+        else:
+            assert [row.get("step") for row in lines_of(log)] == [*steps, 6, None], steps
+    # what is behind the checkpoint counts for neither
+    log = lab.file("edited", rows[0] + rows[3])
+    early = lab.path("early")
+    with_log(lab.path("first"), "--steps", "2", "--save", early)
+    done = with_log(log, "--resume", early)
+    assert "1 rows after step 2 are dropped" in done.stderr, done.stderr
+    assert "lacks 1 of the rows up to step 2, the first of step 2;" in done.stderr, done.stderr
+    path = lab.file("mine", b'{"step": 0}\n')
+    assert "line 1 is no step" in with_log(path, "--resume", folder, code=2).stderr
+
+
 def a_finished_run_resumed_does_nothing():
     run = lab.run(plan(), "--resume", whole().saved, data=TEXT)
     assert run.rows == [] and run.summary["params_hash"] == whole().summary["params_hash"]
@@ -180,4 +213,5 @@ lib.main(lab, [
     resumed_after_every_step_it_is_the_same_to_the_bit,
     saving_changes_no_step_and_the_last_one_is_saved,
     a_log_goes_on_as_if_the_run_had_never_stopped, a_file_that_is_no_log_is_not_cut,
+    rows_that_are_missing_or_in_another_order_are_named,
     a_finished_run_resumed_does_nothing, a_checkpoint_of_another_model_is_refused])

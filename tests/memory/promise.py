@@ -85,13 +85,16 @@ def hugging_face(layers=4, hidden=384, heads=6, vocab=256, context=64):
     return folder
 
 
-def cluster(name, device=2 << 30, host=4 << 30, cores=2):
+LIBRARY = "all"  # of this machine; see which_library
+
+
+def cluster(name, device=2 << 30, host=4 << 30, cores=2, library=None):
     return write(name + ".yaml", f"""
 cluster:
   name: {name}
   nodes: 1
   devices_per_node: 1
-  device: {{kind: cpu, name: {name}, memory: {device} B, peak: {{bf16: 350 GFLOP/s, fp32: 180 GFLOP/s}}, bandwidth: 25 GB/s}}
+  device: {{kind: cpu, gemm_library: {library or LIBRARY}, name: {name}, memory: {device} B, peak: {{bf16: 350 GFLOP/s, fp32: 180 GFLOP/s}}, bandwidth: 25 GB/s}}
   host: {{memory: {host} B, cores: {cores}, bandwidth: 25 GB/s, adam: 5e8 params/s}}
   nvme: {{paths: [/tmp], capacity: 64 GiB, read: 1 GB/s, write: 1 GB/s, latency: 100 us}}
   links: {{host_device: {{per_device: 8 GB/s, latency: 5 us}}}}
@@ -144,6 +147,15 @@ def run(output, *options, expect=0, **how):
         return done.stderr
     with open(log) as lines:
         return json.loads(lines.readlines()[-1])["summary"]
+
+
+def which_library():
+    """For which precisions oneDNN multiplies here: a plan that counts it for fewer is refused."""
+    plan("plan", model("tiny", layers=1, hidden=64, heads=2), cluster("own", library="fp32"),
+         on("device"))
+    done = command([ZINF_RUN, path("plan"), "--data", path("text"), "--steps", "1"])
+    assert done.returncode in (0, 3), done.stderr
+    return "all" if done.returncode else "fp32"
 
 
 def check_total(what, summary, total=None, least=NOISE):
@@ -203,12 +215,41 @@ def twenty_thousand_instructions_are_counted():
 
 def a_tiny_plan_stays_below_its_total():
     p = plan("plan", model("tiny", layers=1, hidden=64, heads=2), cluster("big"), on("nvme"))
-    phases("plan", announced(p), least=0.3, layers=1, hidden=64, heads=2)  # how much of the libraries is resident varies
+    phases("plan", announced(p), least=0.7, layers=1, hidden=64, heads=2)  # most is libraries
+
+
+def the_quickstarts_plan_holds_what_was_announced_on_each_tier():
+    # 124 MiB: what is outside the arenas is a tenth of it. Its shape, not its file: no long text.
+    shape = dict(layers=9, context=256, sequence=256, global_batch=16)
+    p = plan("plan", model("quick", **shape), cluster("small", device=64 << 20),
+             ["tier.param=nvme", "tier.optimizer=nvme", "tier.checkpoint=nvme",
+              "checkpoint_interval=1"])
+    assert announced(p) < 140 << 20, p
+    phases("plan", announced(p), layers=9, context=256)
+    summary = run("plan", "--steps", "1", "--save", path("quick"))
+    for tier in "device", "host", "nvme":
+        ratio = summary["measured"][tier] / summary["planned"][tier]
+        print(f"# {tier}: {100 * ratio:.1f} % of what was announced")
+        assert NOISE <= ratio <= 1, (tier, summary)
+
+
+def a_plan_that_counts_no_library_is_refused_where_there_is_one():
+    plan("plan", model("tiny", layers=1, hidden=64, heads=2), cluster("own", library="none"),
+         on("device"))
+    env = dict(os.environ, ZINF_CPU_LEVEL="avx512")
+    done = command([ZINF_RUN, path("plan"), "--data", path("text"), "--steps", "1"], env=env)
+    if done.returncode == 0:
+        raise Skip("no oneDNN here: the CPU has no AVX-512, or it is not built in")
+    assert done.returncode == 3 and "with the kernels of this machine (avx512, oneDNN)" in \
+        done.stderr and "gemm_library: all" in done.stderr, done.stderr
+    for level in "avx2", "ref":  # which multiply by themselves
+        run("plan", "--steps", "1", env=dict(os.environ, ZINF_CPU_LEVEL=level))
 
 
 def the_total_covers_onednn():
     how = {"env": dict(os.environ, ZINF_CPU_LEVEL="avx512")}
-    p = plan("plan", model("wide", layers=8), cluster("big"), on("host", "tiles=3"))
+    p = plan("plan", model("wide", layers=8), cluster("big", library="all"),
+             on("host", "tiles=3"))
     check_total("oneDNN in bf16", run("plan", "--steps", "1", **how), announced(p))
     run("plan", "--steps", "1", preexec_fn=limited(DATA=announced(p)), **how)
 
@@ -233,9 +274,9 @@ class Skip(Exception):
 
 
 class Group:
-    """A control group with that limit of memory, version 2 or 1."""
+    """A control group with that limit of memory, version 2 or 1; inside: in a group of its own."""
 
-    def __init__(self, limit):
+    def __init__(self, limit, inside=False):
         root = "/sys/fs/cgroup"
         try:
             with open(f"{root}/cgroup.controllers") as file:
@@ -243,25 +284,45 @@ class Group:
         except OSError:
             second = False
         self.folder = f"{root}/{'' if second else 'memory/'}zinf-promise-{os.getpid()}"
+        self.inner = "inner/" if inside else ""
+        if second:
+            self.delegate(root)
         self.maximum = "memory.max" if second else "memory.limit_in_bytes"
         try:
             os.mkdir(self.folder)
             self.write(self.maximum, limit)
+            if inside:
+                if second:
+                    self.delegate(self.folder)
+                os.mkdir(os.path.join(self.folder, self.inner))
         except OSError as error:
             if os.path.isdir(self.folder):
                 os.rmdir(self.folder)
             raise Skip(f"no memory control group can be made: {error.strerror}")
+
+    @staticmethod
+    def delegate(folder):
+        """Version 2: groups in it have limits only if it says so, which its processes forbid."""
+        try:
+            with open(f"{folder}/cgroup.subtree_control", "r+") as file:
+                if "memory" not in file.read().split():
+                    file.write("+memory")
+        except OSError as error:
+            raise Skip(f"memory is not delegated to groups in {folder}: {error.strerror}")
 
     def write(self, name, value):
         with open(os.path.join(self.folder, name), "w") as file:
             file.write(str(value))
 
     def __enter__(self):
-        return {"preexec_fn": lambda: self.write("cgroup.procs", os.getpid())}
+        return {"preexec_fn": lambda: self.write(self.inner + "cgroup.procs", os.getpid())}
 
     def __exit__(self, *_):
         for _ in range(100):  # until the kernel has buried the last process
             try:
+                if self.inner:
+                    os.rmdir(os.path.join(self.folder, self.inner))
+                self.inner = ""
                 return os.rmdir(self.folder)
             except OSError:
                 time.sleep(0.05)
@@ -278,6 +339,9 @@ def a_run_in_a_control_group_of_that_size_succeeds():
             **how)
         run("plan", "--steps", "3", "--resume", save, **how)
     with Group(total - (1 << 20)) as how:
+        text = run("plan", "--steps", "1", expect=3, **how)
+    assert f"needs {total} bytes" in text, text
+    with Group(total - (1 << 20), inside=True) as how:  # the limit is of the group around it
         text = run("plan", "--steps", "1", expect=3, **how)
     assert f"needs {total} bytes" in text, text
 
@@ -371,14 +435,15 @@ def a_vocabulary_of_256k_plans_and_its_analogue_runs():
     assert done.returncode == 0, done.stderr
     small = model("vocab", layers=2, hidden=64, heads=2, vocab=8192)
     p = plan("plan", small, cluster("little", device=4 << 20), [])
-    check_total("a vocabulary of 8192", run("plan", "--steps", "1"), announced(p), least=0.3)
+    check_total("a vocabulary of 8192", run("plan", "--steps", "1"), announced(p), least=0.7)
 
 
 def main():
-    global count, failures
+    global count, failures, LIBRARY
     generator = random.Random(1)
     write("short", 1000 * "x")
     write("text", "".join(generator.choice("etaoin shrdlu\n") for _ in range(40000)))
+    LIBRARY = which_library()
     for test in [t for t in globals().values()
                  if callable(t) and getattr(t, "__module__", "") == "__main__"
                  and "_" in t.__name__ and t.__code__.co_argcount == 0 and t is not main]:

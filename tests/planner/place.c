@@ -122,6 +122,52 @@ static void equal_sizes_are_packed_perfectly(void)
     CHECK(zinf_place_intervals(v, 1000) == 4 * 65536);
 }
 
+/* A step of instructions 0-2, a loop of 3-5 and 6; a buffer that is alive in [first, last] beside
+ * one in [other, other + 1]. Bytes that both take. */
+static uint64_t two_and_a_loop(uint32_t first, uint32_t last, uint32_t other, uint64_t iterations)
+{
+    zinf_plan plan = {0};
+    zinf_error err = {0};
+    zinf_builder b = {.plan = &plan, .err = &err};
+    uint32_t program_buffers[ZINF_N_PROGRAMS + 1];
+
+    for (int p = 0; p <= ZINF_N_PROGRAMS; p++)
+        program_buffers[p] = p <= ZINF_PROGRAM_STEP ? 0 : 2;
+    plan.programs[ZINF_PROGRAM_STEP] = (zinf_program){.first_segment = 0, .n_segments = 3};
+    for (uint32_t i = 0; i < 7; i++)
+        zinf_build_instr(&b, ZINF_OP_EMBEDDING_FORWARD, ZINF_QUEUE_COMPUTE, 0, -1, ZINF_NONE, 0,
+                         NULL, NULL, 0);
+    zinf_build_segment(&b, 0, 1);
+    plan.segments[0].n_instrs = 3;
+    zinf_build_segment(&b, 3, iterations);
+    plan.segments[1].n_instrs = 3;
+    zinf_build_segment(&b, 6, 1);
+    for (int i = 0; i < 2; i++)
+        zinf_build_buffer(&b, ZINF_TIER_DEVICE, 4096, ZINF_BILL_WORKING, false);
+    CHECK(err.status == ZINF_OK);
+    b.buffers[0].first = first, b.buffers[0].last = last;
+    b.buffers[1].first = other, b.buffers[1].last = other + 1;
+    zinf_place(&b, program_buffers);
+    const uint64_t bytes = plan.machine.arena_bytes[ZINF_TIER_DEVICE];
+    CHECK(err.status == ZINF_OK);
+    zinf_build_free(&b);
+    zinf_plan_free(&plan);
+    return bytes;
+}
+
+static void what_a_loop_finds_it_keeps_to_its_end_and_nothing_else(void)
+{
+    CHECK(two_and_a_loop(0, 3, 4, 2) == 8192); /* its second iteration reads what the first did */
+    CHECK(two_and_a_loop(2, 3, 4, 9) == 8192);
+    CHECK(two_and_a_loop(0, 3, 4, 1) == 4096); /* there is no second */
+    CHECK(two_and_a_loop(0, 3, 4, 0) == 4096);
+    CHECK(two_and_a_loop(0, 2, 4, 9) == 4096); /* is over when the loop begins */
+    CHECK(two_and_a_loop(3, 3, 4, 9) == 4096); /* the loop's own */
+    CHECK(two_and_a_loop(6, 6, 4, 9) == 4096);
+    CHECK(two_and_a_loop(0, 6, 4, 9) == 8192);
+    CHECK(two_and_a_loop(0, 6, 6, 9) == 8192); /* goes on after the loop */
+}
+
 static zinf_interval *read_csv(const char *name, uint32_t *ret_n)
 {
     char path[1024], line[256];
@@ -195,6 +241,7 @@ int main(int argc, char **argv)
     RUN(no_problem_and_one_buffer_are_placed);
     RUN(lives_that_touch_in_one_instruction_conflict);
     RUN(equal_sizes_are_packed_perfectly);
+    RUN(what_a_loop_finds_it_keeps_to_its_end_and_nothing_else);
     RUN(random_problems_never_overlap);
     RUN(published_problems_are_placed_validly);
     RUN(eighteen_thousand_buffers_take_less_than_two_seconds);

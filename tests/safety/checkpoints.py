@@ -338,6 +338,25 @@ def a_disk_that_cannot_hold_three_is_refused_before_the_first_step():
         assert Stored(disk.path("a")).manifest["step"] == 1
 
 
+def a_disk_is_asked_for_as_many_checkpoints_as_will_be_there():
+    big = lab.plan({**MODEL, "hidden": 128, "steps": 1000}, tiers("host"))
+    with SmallDisk(9 << 20) as disk: # of 5.1 MB one fits, two do not
+        for steps, every, fits in ((4, 0, True), (4, 5, True), (4, 4, True), (4, 3, False),
+                                   (4, 2, False), (1, 1, True)):
+            folder = disk.path(f"{steps}-{every}")
+            words = [lab.run_command, big, "--data", TEXT, "--steps", str(steps), "--save", folder,
+                     *(["--save-every", str(every)] if every else [])]
+            done = lab.call(*words, code=0 if fits else 4)
+            assert fits or "for 2 checkpoints at a time" in done.stderr, (steps, every, done)
+            shutil.rmtree(folder, ignore_errors=True)
+    with SmallDisk(14 << 20) as disk: # two fit: that of the resume, and one more
+        folder = disk.path("saved")
+        words = lab.run_command, big, "--data", TEXT, "--save", folder, "--steps"
+        lab.call(*words, "2")
+        for steps in "2", "1":
+            lab.call(*words, steps, "--resume", folder, "--save-every", "1")
+
+
 def a_disk_filled_by_others_takes_the_reserved_save_and_names_the_next():
     with SmallDisk(16 << 20) as disk:
         folder = disk.path("saved")
@@ -535,6 +554,7 @@ lib.main(lab, [
     files_of_another_step_do_not_mix, a_checkpoint_of_another_model_is_refused,
     a_latest_that_leads_nowhere_is_named, directories_that_are_none_are_named,
     a_disk_that_cannot_hold_three_is_refused_before_the_first_step,
+    a_disk_is_asked_for_as_many_checkpoints_as_will_be_there,
     a_disk_filled_by_others_takes_the_reserved_save_and_names_the_next,
     a_run_that_saves_at_its_end_only_has_the_space_for_it,
     a_directory_of_another_training_is_refused,

@@ -1,6 +1,7 @@
 /* tests/storage/storage.c - the storage tier on real files, with both engines, and with faults
  * injected between the engine and the rules above it.
  */
+#include "runtime/lock_file.h"
 #include "runtime/storage_engine.h"
 
 #include <dirent.h>
@@ -13,6 +14,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -48,6 +50,23 @@ void *realloc(void *p, size_t n)
 #else
 static long n_allocations;
 #endif
+
+/* ---- locks are taken by way of here ---- */
+
+static const char *removed_before_lock; /* what its holder removes meanwhile, once */
+static int n_interruptions;
+
+int flock(int fd, int operation)
+{
+    if (n_interruptions && n_interruptions--) {
+        errno = EINTR;
+        return -1;
+    }
+    if (removed_before_lock)
+        unlink(removed_before_lock);
+    removed_before_lock = NULL;
+    return (int)syscall(SYS_flock, fd, operation);
+}
 
 /* ---- helpers ---- */
 
@@ -300,6 +319,32 @@ static void a_second_run_is_refused_by_the_pid_of_the_first(void)
     zinf_storage_close(first);
     first = open_or_skip(ZINF_ENGINE_AUTO, 4 * PAGE, PAGE, 4);
     zinf_storage_close(first);
+}
+
+static void a_lock_is_worth_nothing_once_its_file_is_removed(void)
+{
+    char path[300];
+    int first = -1, second = -1;
+
+    snprintf(path, sizeof path, "%s/a.lock", directory);
+    clear();
+    removed_before_lock = path; /* opened before the holder removed it, locked after */
+    n_interruptions = 2;
+    CHECK_MESSAGE(!zinf_lock_file_take(AT_FDCWD, path, "test", "it", &first, &err), "%s",
+                  err.text);
+    CHECK(access(path, F_OK) == 0); /* so that others meet at the same file */
+    CHECK(zinf_lock_file_take(AT_FDCWD, path, "test", "it", &second, &err) == ZINF_MACHINE);
+    CHECK(contains("in use by process"));
+    zinf_lock_file_release(AT_FDCWD, path, first);
+    CHECK(access(path, F_OK) == -1);
+    clear();
+    CHECK(!zinf_lock_file_take(AT_FDCWD, path, "test", "it", &first, &err));
+    unlink(path); /* a stranger did, and another process took the place */
+    CHECK(!zinf_lock_file_take(AT_FDCWD, path, "test", "it", &second, &err));
+    zinf_lock_file_release(AT_FDCWD, path, first);
+    CHECK(access(path, F_OK) == 0); /* the second's */
+    zinf_lock_file_release(AT_FDCWD, path, second);
+    CHECK(access(path, F_OK) == -1);
 }
 
 static void close_leaves_nothing_behind(void)
@@ -619,6 +664,13 @@ static void a_failed_block_is_reported_with_all_that_is_known(void)
             fault.period = 0; /* the channel is not spoilt by it */
             clear();
             move(c, false, 64 * PAGE, 64 * PAGE, buffer);
+            fault.period = 1; /* nor is the transfer: what it says is of this time */
+            bad.offset = 100 * PAGE;
+            bad.bytes = 4 * PAGE;
+            CHECK(!zinf_channel_submit(c, &bad, &err));
+            CHECK(zinf_channel_wait(c, &bad, &err) == ZINF_MACHINE);
+            CHECK(contains("offset 409600, length 16384 bytes") &&
+                  contains("0 of 16384 bytes moved"));
             zinf_channel_close(c);
             zinf_storage_close(s);
             free(buffer);
@@ -697,6 +749,7 @@ int main(void)
     RUN(a_misaligned_or_outside_transfer_is_refused);
     RUN(a_file_truncated_during_the_run_ends_it);
     RUN(a_second_run_is_refused_by_the_pid_of_the_first);
+    RUN(a_lock_is_worth_nothing_once_its_file_is_removed);
     RUN(close_leaves_nothing_behind);
     RUN(the_file_of_a_killed_run_is_replaced);
     RUN(a_bad_directory_or_option_is_one_clear_sentence);

@@ -1,0 +1,203 @@
+/* tests/ranks/watch.c - the watch over the ranks with a clock of the test's own: silence, a process
+ * that was stopped itself, and a rank that is told and does not go. Two processes, no MPI.
+ */
+#include "runtime/watch.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/check.h"
+
+/* What the processes share; one of each a rank. */
+static struct shared {
+    atomic_llong ahead_ns[2]; /* of the clock of the machine */
+    atomic_bool joined[2], cancelled[2], leave[2];
+    char why[2][600];
+} *shared;
+static unsigned mine; /* the rank of this process */
+static int link_of[2]; /* a pipe: rank 0 writes what it broadcasts */
+static pid_t pids[2];
+
+int clock_gettime(clockid_t clock, struct timespec *ret_time)
+{
+    const int rc = (int)syscall(SYS_clock_gettime, clock, ret_time);
+
+    if (shared && clock == CLOCK_MONOTONIC) {
+        const long long ns = ret_time->tv_nsec + atomic_load(&shared->ahead_ns[mine]);
+        ret_time->tv_sec += ns / 1000000000;
+        ret_time->tv_nsec = ns % 1000000000;
+    }
+    return rc;
+}
+
+static zinf_status broadcast(const zinf_collective *self, const void *send, void *recv,
+                             uint64_t count, zinf_dtype dtype, uint32_t root, zinf_error *err)
+{
+    const bool done = self->rank == root ? write(link_of[1], send, count) == (ssize_t)count
+                                         : read(link_of[0], recv, count) == (ssize_t)count;
+
+    (void)dtype;
+    return done ? ZINF_OK : zinf_fail(err, ZINF_MACHINE, "the pipe broke");
+}
+
+static void cancel(const zinf_collective *self, const char *why)
+{
+    snprintf(shared->why[self->rank], sizeof shared->why[0], "%s", why);
+    atomic_store(&shared->cancelled[self->rank], true);
+}
+
+static void nap(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+}
+
+/* A rank: joins, waits until it is told to leave (and longer, if that is what is tested). */
+static int be_rank(unsigned rank)
+{
+    const zinf_collective collective = {.rank = rank, .n_ranks = 2, .broadcast = broadcast,
+                                        .cancel = cancel};
+    zinf_watch *watch = NULL;
+    zinf_error err = {0};
+
+    mine = rank;
+    alarm(60 * CHECK_SLOWER);
+    if (zinf_watch_open(&collective, &watch, &err)) {
+        fprintf(stderr, "# %s\n", err.text);
+        return 9;
+    }
+    atomic_store(&shared->joined[rank], true);
+    while (!atomic_load(&shared->leave[rank]))
+        nap();
+    const bool failed = zinf_watch_failed(watch, &err);
+    zinf_watch_leave(watch);
+    zinf_watch_close(watch);
+    return failed ? 1 : 0;
+}
+
+static void set_out(void)
+{
+    memset(shared, 0, sizeof *shared);
+    CHECK(pipe(link_of) == 0);
+    fflush(stdout);
+    for (unsigned r = 0; r < 2; r++)
+        if (!(pids[r] = fork()))
+            _exit(be_rank(r));
+    for (int tries = 0; tries < 3000 * CHECK_SLOWER; tries++, nap())
+        if (atomic_load(&shared->joined[0]) && atomic_load(&shared->joined[1]))
+            return;
+    CHECK_MESSAGE(false, "the ranks did not join");
+}
+
+static void pass(unsigned rank, long long seconds)
+{
+    atomic_fetch_add(&shared->ahead_ns[rank], seconds * 1000000000);
+}
+
+static void wait_ms(int ms)
+{
+    for (int i = 0; i < ms; i += 20)
+        nap();
+}
+
+/* Its exit code if it ends in so many seconds; else -1. */
+static int end_of(unsigned rank, int seconds)
+{
+    int status;
+
+    for (int tries = 0; tries < seconds * 50; tries++, nap())
+        if (waitpid(pids[rank], &status, WNOHANG) == pids[rank])
+            return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    kill(pids[rank], SIGKILL);
+    waitpid(pids[rank], &status, 0);
+    return -1;
+}
+
+static void both_leave(int first, int second)
+{
+    atomic_store(&shared->leave[0], true);
+    atomic_store(&shared->leave[1], true);
+    const int seconds = 20 * CHECK_SLOWER, code[] = {end_of(0, seconds), end_of(1, seconds)};
+    CHECK_MESSAGE(code[0] == first && code[1] == second, "rank 0 ends with %d (%s), rank 1 with %d "
+                  "(%s)", code[0], shared->why[0], code[1], shared->why[1]);
+}
+
+static void ranks_that_live_hear_of_no_failure(void)
+{
+    set_out();
+    wait_ms(2500);
+    both_leave(0, 0);
+    CHECK(!shared->cancelled[0] && !shared->cancelled[1]);
+}
+
+static void a_rank_that_was_stopped_itself_blames_nobody(void)
+{
+    for (unsigned r = 0; r < 2; r++) {
+        set_out();
+        pass(r, ZINF_SILENCE_S + 5); /* it has heard nothing, but it did not listen */
+        wait_ms(1500);
+        pass(r, 100 * ZINF_SILENCE_S);
+        wait_ms(1500);
+        both_leave(0, 0);
+        CHECK(!shared->cancelled[0] && !shared->cancelled[1]);
+    }
+}
+
+static void a_silent_rank_is_named_when_its_time_is_over_and_not_before(void)
+{
+    for (unsigned r = 0; r < 2; r++) {
+        char words[80];
+        set_out();
+        kill(pids[!r], SIGSTOP);
+        wait_ms(300);
+        for (int i = 0; i < 2; i++, wait_ms(400))
+            pass(r, ZINF_SILENCE_S / 2 - 1); /* less than makes it doubt itself */
+        CHECK_MESSAGE(!shared->cancelled[r], "%s", shared->why[r]);
+        pass(r, ZINF_SILENCE_S / 2 - 1);
+        for (int tries = 0; tries < 100 && !atomic_load(&shared->cancelled[r]); tries++)
+            nap();
+        snprintf(words, sizeof words, "rank %u has been silent for %d s", !r, ZINF_SILENCE_S);
+        CHECK_MESSAGE(shared->cancelled[r] && strstr(shared->why[r], words), "\"%s\"",
+                      shared->why[r]);
+        atomic_store(&shared->leave[r], true);
+        CHECK(end_of(r, 20 * CHECK_SLOWER) == 1);
+        kill(pids[!r], SIGKILL);
+        end_of(!r, 20);
+    }
+}
+
+static void a_rank_that_does_not_go_is_ended_after_its_grace(void)
+{
+    for (unsigned r = 0; r < 2; r++) {
+        set_out();
+        kill(pids[!r], SIGKILL);
+        end_of(!r, 20);
+        for (int tries = 0; tries < 250 && !atomic_load(&shared->cancelled[r]); tries++)
+            nap();
+        CHECK_MESSAGE(strstr(shared->why[r], "has ended without a word"), "\"%s\"",
+                      shared->why[r]);
+        pass(r, ZINF_GRACE_S - 2);
+        wait_ms(500);
+        CHECK(waitpid(pids[r], NULL, WNOHANG) == 0); /* still has time */
+        pass(r, 4);
+        CHECK(end_of(r, ZINF_GRACE_S / 2) == ZINF_MACHINE);
+    }
+}
+
+int main(void)
+{
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
+        return 1;
+    RUN(ranks_that_live_hear_of_no_failure);
+    RUN(a_rank_that_was_stopped_itself_blames_nobody);
+    RUN(a_silent_rank_is_named_when_its_time_is_over_and_not_before);
+    RUN(a_rank_that_does_not_go_is_ended_after_its_grace);
+    return check_finish();
+}
