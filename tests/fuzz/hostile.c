@@ -352,7 +352,7 @@ static void gradient(zinf_plan *p, uint32_t rows, bool one_tensor)
     p->n_units = 1;
     p->units[0] = (zinf_unit){
         .n_elems = 16ull * rows, .shard_elems = 16ull * rows, .array_stride = 64ull * rows,
-        .n_parts = p->n_parts,
+        .n_parts = p->n_parts, .owner = ZINF_NONE,
         .grad = {.bytes = (64ull * rows + 4095) & ~4095ull, .value = 2, .tier = ZINF_TIER_DEVICE}};
     for (uint32_t i = 0; i < rows; i++)
         zero(p, ZINF_QUEUE_COMPUTE, 0, 64ull * i, 2);
