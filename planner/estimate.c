@@ -101,8 +101,8 @@ static void memory(const zinf_model *m, const zinf_cluster *cluster, const zinf_
     const bool grad_away = tier[ZINF_CLASS_GRAD] != ZINF_TIER_DEVICE || d->ranks > 1;
     const bool owner = d->partitioning == ZINF_OWNER;
     const double shard = owner ? 1 : 1.0 / d->ranks; /* of a unit, where a rank has any of it */
-    const double held = max2(1.0 / d->ranks, owner ? max2(s->vocab_tile, s->largest_tile) /
-                                                         s->params : 0); /* of all units */
+    const double largest = owner ? max2(s->vocab_tile, s->largest_tile) / s->params : 0;
+    const double held = max2(1.0 / d->ranks, largest); /* of all units */
     const double upload = d->prefetch_upload;
     /* whole tiles that are there at once, beside the one in use */
     const double window = d->ranks > 1     ? d->prefetch_gather

@@ -453,7 +453,7 @@ static zinf_view scatter_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, b
                          (zinf_view[]){zinf_slice(grad, n, 1, padded - n, padded - n)}, 1);
     zinf_build_instr(l->b, owned ? ZINF_OP_REDUCE : ZINF_OP_REDUCE_SCATTER, ZINF_QUEUE_COLLECTIVE,
                      0, layer, unit, zinf_build_string(l->b, "%s", text),
-                     (uint64_t[4]){owned ? l->b->plan->units[unit].owner : 0},
+                     (uint64_t[4]){owned ? u->owner : 0},
                      (zinf_view[]){zinf_slice(grad, 0, 1, padded, padded), sum}, 2);
     return sum;
 }

@@ -194,6 +194,7 @@ bool zinf_checker_loss_is_whole(zinf_checker *c, bool waits)
            (!waits || zinf_checker_ordered(c, &o, x, false));
 }
 
+/* A collective of which one rank is the root. */
 static bool of_root(const zinf_checker *c)
 {
     return c->instr->opcode == ZINF_OP_BROADCAST || c->instr->opcode == ZINF_OP_REDUCE;
@@ -213,8 +214,9 @@ static bool check_owned(zinf_checker *c)
         const bool one = role == PARAM_SHARD || role == GRAD_SHARD || role == OPTIMIZER;
         if (o->bytes == 0 || o->tier == ZINF_TIER_SCALAR)
             continue;
-        if (alone || k == mine ? !one || unit_of(c, o) != c->instr->unit
-                               : one || o->offset < owned)
+        const bool fine = alone || k == mine ? one && unit_of(c, o) == c->instr->unit
+                                             : !one && o->offset >= owned;
+        if (!fine)
             return refuse(c, "C6", 0, o, "is one rank's, which does not do this alone, or is not "
                           "the unit's for which one rank does this alone");
         if (o->offset < owned && o->offset + o->bytes + o->stride * (c->count - 1) > owned)
