@@ -116,20 +116,34 @@ static int class_of(const zinf_plan *plan, const zinf_instr *instr, uint32_t val
     return instr->layer >= 0 ? ZINF_CLASS_CHECKPOINT : -1;
 }
 
-/* What a rank sends to the others: its shard to each, each other shard's part of a sum, ... */
-static uint64_t sent_bytes(const zinf_plan *plan, const zinf_instr *instr)
+/* What a rank sends to the others: its shard to each, each other shard's part of a sum; or a root
+ * its unit to each, each its gradient to a root: of these `among` ranks share the bytes. */
+static uint64_t sent_bytes(const zinf_plan *plan, const zinf_instr *instr, uint64_t *ret_among)
 {
     const zinf_operand *o = &plan->operands[instr->operand0];
     const uint64_t part = instr->opcode == ZINF_OP_REDUCE_SCATTER ? o[1].bytes : o[0].bytes;
+    const bool rooted = instr->opcode == ZINF_OP_BROADCAST || instr->opcode == ZINF_OP_REDUCE;
 
+    *ret_among = rooted ? plan->decisions.ranks : 1;
     return part * (plan->decisions.ranks - 1);
 }
 
-/* Bytes moved per step: per queue, and per class over the link next to the class's own tier. */
+/* What is not divided yet waits in *rest. */
+static void add_share(uint64_t bytes, uint64_t among, uint64_t *sum, uint64_t *rest)
+{
+    *rest += bytes % among;
+    *sum += bytes / among + *rest / among;
+    *rest %= among;
+}
+
+/* Bytes moved per step by a rank, on average over ranks: per queue, and per class over the link
+ * next to the class's own tier. */
 static void count_traffic(zinf_plan *plan)
 {
     const zinf_program *step = &plan->programs[ZINF_PROGRAM_STEP];
     zinf_predicted *p = &plan->predicted;
+    uint64_t moved[ZINF_N_QUEUES] = {0}, read[ZINF_N_CLASSES] = {0}, written[ZINF_N_CLASSES] = {0};
+    uint64_t among;
 
     for (uint32_t g = 0; g < step->n_segments; g++) {
         const zinf_segment *segment = &plan->segments[step->first_segment + g];
@@ -138,19 +152,22 @@ static void count_traffic(zinf_plan *plan)
             const zinf_operand *o = &plan->operands[instr->operand0];
             if (instr->queue == ZINF_QUEUE_COLLECTIVE) {
                 p->n_collectives += (uint32_t)segment->count;
-                p->moved_bytes[instr->queue] += sent_bytes(plan, instr) * segment->count;
+                const uint64_t sent = sent_bytes(plan, instr, &among) * segment->count;
+                add_share(sent, among, &p->moved_bytes[instr->queue], &moved[instr->queue]);
             }
             if (instr->queue < ZINF_QUEUE_UPLOAD || instr->queue > ZINF_QUEUE_WRITE)
                 continue;
-            p->moved_bytes[instr->queue] += o->bytes * segment->count;
+            const uint64_t bytes = o->bytes * segment->count;
+            among = zinf_instr_owner(plan, instr) == ZINF_NONE ? 1 : plan->decisions.ranks;
+            add_share(bytes, among, &p->moved_bytes[instr->queue], &moved[instr->queue]);
             int c = class_of(plan, instr, o->value);
             if (c < 0)
                 continue;
             bool nvme = plan->decisions.tier[c] == ZINF_TIER_NVME;
             if (instr->queue == (nvme ? ZINF_QUEUE_READ : ZINF_QUEUE_UPLOAD))
-                p->traffic[c].read_bytes += o->bytes * segment->count;
+                add_share(bytes, among, &p->traffic[c].read_bytes, &read[c]);
             if (instr->queue == (nvme ? ZINF_QUEUE_WRITE : ZINF_QUEUE_DOWNLOAD))
-                p->traffic[c].write_bytes += o->bytes * segment->count;
+                add_share(bytes, among, &p->traffic[c].write_bytes, &written[c]);
         }
     }
 }
@@ -244,12 +261,15 @@ static void begin(compilation *c, const zinf_model *model, const zinf_cluster *c
         weigh(c, cluster);
 }
 
-static void finish(compilation *c, const zinf_model *model, const zinf_cluster *cluster)
+/* whole: the model of which this may be a few blocks. */
+static void finish(compilation *c, const zinf_model *model, const zinf_model *whole,
+                   const zinf_cluster *cluster)
 {
     if (c->b.err->status == ZINF_OK)
         zinf_schedule(&c->b);
     if (c->b.err->status == ZINF_OK) {
-        zinf_cost(&c->plan, cluster);
+        zinf_cost(&c->plan, cluster,
+                  zinf_owner_share(&c->plan, (double)zinf_model_params(whole)));
         predict(&c->plan, model, cluster, c->b.err);
         weigh(c, cluster);
     }
@@ -269,7 +289,7 @@ zinf_status zinf_compile(const zinf_model *model, const zinf_cluster *cluster,
 
     begin(&c, model, cluster, decisions, err);
     if (c.fits || even_if_short)
-        finish(&c, model, cluster);
+        finish(&c, model, model, cluster);
     if (err->status != ZINF_OK) {
         discard(&c);
         return err->status;
@@ -298,6 +318,33 @@ static double extend(double shallow, double deep, double steps)
     return deep + (deep - shallow) * steps;
 }
 
+static double max2(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* Of a tier: what all ranks own; of an arena what none does. Both are on that line, what the rank
+ * with most owns is not. */
+static double all_owned_bytes(const zinf_plan *plan, unsigned tier)
+{
+    double bytes = 0;
+
+    if (plan->decisions.partitioning != ZINF_OWNER)
+        return 0;
+    for (uint32_t u = 0; u < plan->n_units; u++) {
+        const zinf_region *regions[3] = {&plan->units[u].param, &plan->units[u].grad,
+                                         &plan->units[u].optimizer};
+        for (int i = 0; i < 3; i++)
+            bytes += regions[i]->tier == tier ? (double)regions[i]->bytes : 0;
+    }
+    return bytes;
+}
+
+static double shared_bytes(const zinf_plan *plan, unsigned tier)
+{
+    return (double)plan->machine.arena_bytes[tier] - (double)plan->machine.owned_bytes[tier];
+}
+
 zinf_status zinf_probe_decisions(const zinf_model *model, const zinf_cluster *cluster,
                                  const zinf_decisions *decisions, bool memory_only,
                                  zinf_probe *ret_probe, zinf_error *err)
@@ -323,8 +370,10 @@ zinf_status zinf_probe_decisions(const zinf_model *model, const zinf_cluster *cl
         begin(&c[i], &models[i], cluster, decisions, err);
     for (unsigned t = 0; t < ZINF_TIER_SCALAR; t++) {
         const zinf_machine_info *last = &c[n - 1].plan.machine;
-        double arena = extend((double)c[0].plan.machine.arena_bytes[t],
-                              (double)last->arena_bytes[t], steps);
+        double arena = extend(shared_bytes(&c[0].plan, t), shared_bytes(&c[n - 1].plan, t), steps) +
+                       max2((double)last->owned_bytes[t],
+                            extend(all_owned_bytes(&c[0].plan, t),
+                                   all_owned_bytes(&c[n - 1].plan, t), steps) / decisions->ranks);
         double overhead = extend((double)c[0].plan.machine.overhead_bytes[t],
                                  (double)last->overhead_bytes[t], steps);
         double need = arena + overhead;
@@ -345,11 +394,12 @@ zinf_status zinf_probe_decisions(const zinf_model *model, const zinf_cluster *cl
     for (int i = 0; i < n; i++) {
         probe.work += c[i].plan.n_instrs;
         if (probe.fits && !memory_only) {
-            finish(&c[i], &models[i], cluster);
+            finish(&c[i], &models[i], model, cluster);
             probe.work += 2 * c[i].plan.n_instrs;
         }
     }
-    probe.step_s = extend(c[0].plan.predicted.step_s, c[n - 1].plan.predicted.step_s, steps);
+    probe.step_s = max2(c[n - 1].plan.predicted.step_s, /* more blocks take no less */
+                        extend(c[0].plan.predicted.step_s, c[n - 1].plan.predicted.step_s, steps));
     for (int i = 0; i < n; i++)
         discard(&c[i]);
     if (err->status == ZINF_OK)

@@ -2,6 +2,7 @@
 #include "planner/cost.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "planner/ranks.h"
 
@@ -29,10 +30,11 @@ double zinf_attention_rate(const zinf_cluster *cluster, zinf_dtype precision)
     return rate > 0 ? rate : zinf_device_peak(cluster, precision) / 2;
 }
 
-double zinf_link_rate(const zinf_cluster *cluster)
+double zinf_link_rate(const zinf_cluster *cluster, bool alone)
 {
-    double rate = cluster->links.host_device_per_device;
-    double node = cluster->links.host_device_per_node;
+    double rate = cluster->links.host_device_per_device; /* the node's: a rank's share of it */
+    double node = cluster->links.host_device_per_node *
+                  (alone ? (double)cluster->devices_per_node : 1);
 
     return node > 0 && node < rate ? node : rate;
 }
@@ -97,6 +99,28 @@ static double gemm_s(double flops, double bytes, double element_bytes, double pe
     return flops / peak + max2(0, bytes - usual) / bandwidth;
 }
 
+/* An owner brings the parameters it is about to broadcast. */
+static bool all_wait_for_it(const zinf_plan *plan, const zinf_instr *instr)
+{
+    const zinf_operand *o = &plan->operands[instr->operand0];
+
+    return (instr->opcode == ZINF_OP_READ || instr->opcode == ZINF_OP_UPLOAD) &&
+           zinf_instr_owner(plan, instr) != ZINF_NONE &&
+           o[1].value == plan->units[instr->unit].param.value &&
+           o[1].offset >= plan->machine.owned_bytes[o[1].tier];
+}
+
+/* An even part, or the largest unit: the owners' loads are no further apart than one unit, and
+ * mostly much nearer (graph.c). */
+double zinf_owner_share(const zinf_plan *plan, double elems)
+{
+    double largest = 0;
+
+    for (uint32_t u = 0; u < plan->n_units; u++)
+        largest = max2(largest, (double)plan->units[u].n_elems);
+    return max2(1.0 / plan->decisions.ranks, elems > 0 ? largest / elems : 0);
+}
+
 static double work_s(const zinf_plan *plan, const zinf_cluster *cluster, const zinf_instr *instr)
 {
     const zinf_operand *o = &plan->operands[instr->operand0];
@@ -104,6 +128,8 @@ static double work_s(const zinf_plan *plan, const zinf_cluster *cluster, const z
     const double bandwidth = device ? cluster->device.bandwidth : cluster->host.bandwidth;
     const double peak = zinf_device_peak(cluster, plan->job.precision);
     double bytes = touched_bytes(plan, instr), flops = zinf_instr_flops(plan, instr);
+    const bool one = all_wait_for_it(plan, instr), cpu = !strcmp(cluster->device.kind, "cpu");
+    const double devices = (double)cluster->devices_per_node;
 
     switch (instr->opcode) {
     case ZINF_OP_ATTENTION_FORWARD:
@@ -129,20 +155,27 @@ static double work_s(const zinf_plan *plan, const zinf_cluster *cluster, const z
     case ZINF_OP_EMBEDDING_FORWARD: /* reads the rows of its tokens only */
         return (bytes - (double)o[1].bytes + (double)o[3].bytes) / bandwidth;
     case ZINF_OP_READ:
-        return cluster->nvme.latency + (double)o[0].bytes / cluster->nvme.read;
+        return cluster->nvme.latency + (double)o[0].bytes /
+                                           (cluster->nvme.read * (one ? devices : 1));
     case ZINF_OP_WRITE:
         return cluster->nvme.latency + (double)o[0].bytes / cluster->nvme.write;
     case ZINF_OP_UPLOAD:
     case ZINF_OP_DOWNLOAD:
-        return cluster->links.host_device_latency + (double)o[0].bytes / zinf_link_rate(cluster);
+        return cluster->links.host_device_latency +
+               (double)o[0].bytes / zinf_link_rate(cluster, one);
     case ZINF_OP_ALLGATHER:
         return zinf_collective_s(cluster, (double)o[1].bytes);
     case ZINF_OP_REDUCE_SCATTER: /* read and added once more than it is sent */
         return zinf_collective_s(cluster, (double)o[0].bytes) +
                3 * (double)o[0].bytes / cluster->device.bandwidth;
     case ZINF_OP_ALLREDUCE:
-    case ZINF_OP_BROADCAST:
         return zinf_collective_s(cluster, (double)o[0].bytes);
+    case ZINF_OP_BROADCAST:
+        return zinf_root_s(cluster, (double)o[0].bytes);
+    case ZINF_OP_REDUCE: /* the root adds what each other rank has */
+        return zinf_root_s(cluster, (double)o[0].bytes) +
+               3 * (double)o[0].bytes * (cpu ? zinf_n_ranks(cluster) - 1 : 1) /
+                   cluster->device.bandwidth;
     case ZINF_OP_ADAM:
         return device && !cluster->unified ? bytes / bandwidth :
                                              (double)o[0].cols / cluster->host.adam;
@@ -153,8 +186,15 @@ static double work_s(const zinf_plan *plan, const zinf_cluster *cluster, const z
     }
 }
 
-void zinf_cost(zinf_plan *plan, const zinf_cluster *cluster)
+/* One rank stands for all. What owners do alone all of them do at once, each a share of the units;
+ * but units are broadcast one after the other, each brought over one rank's link while the others'
+ * wait (paper 6.1; that they may work ahead within the prefetch distance is not counted). */
+void zinf_cost(zinf_plan *plan, const zinf_cluster *cluster, double share)
 {
-    for (uint32_t i = 0; i < plan->n_instrs; i++)
-        plan->instrs[i].cost_ns = START_NS + 1e9 * work_s(plan, cluster, &plan->instrs[i]);
+    for (uint32_t i = 0; i < plan->n_instrs; i++) {
+        zinf_instr *instr = &plan->instrs[i];
+        const bool shared = zinf_instr_owner(plan, instr) != ZINF_NONE &&
+                            !all_wait_for_it(plan, instr);
+        instr->cost_ns = START_NS + 1e9 * work_s(plan, cluster, instr) * (shared ? share : 1);
+    }
 }

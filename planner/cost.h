@@ -14,10 +14,13 @@ double zinf_attention_rate(const zinf_cluster *cluster, zinf_dtype precision);
 /* FLOP of one instruction, attention counted causally (half of seq * seq). */
 double zinf_instr_flops(const zinf_plan *plan, const zinf_instr *instr);
 
-/* Sets cost_ns of every instruction. */
-void zinf_cost(zinf_plan *plan, const zinf_cluster *cluster);
+/* Of a plan in which ranks own units: what the one that has most of `elems` has of them. */
+double zinf_owner_share(const zinf_plan *plan, double elems);
 
-/* bytes/s between host and one device. */
-double zinf_link_rate(const zinf_cluster *cluster);
+/* Sets cost_ns of every instruction; share as above. */
+void zinf_cost(zinf_plan *plan, const zinf_cluster *cluster, double share);
+
+/* bytes/s between host and one device; alone: while no other device of its node uses its own. */
+double zinf_link_rate(const zinf_cluster *cluster, bool alone);
 
 #endif

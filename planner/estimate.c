@@ -96,9 +96,13 @@ static void memory(const zinf_model *m, const zinf_cluster *cluster, const zinf_
 {
     const int host = cluster->unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST;
     const uint32_t *tier = d->tier;
+    const bool param_stored = tier[ZINF_CLASS_PARAM] != ZINF_TIER_DEVICE;
     const bool param_away = tier[ZINF_CLASS_PARAM] != ZINF_TIER_DEVICE || d->ranks > 1;
     const bool grad_away = tier[ZINF_CLASS_GRAD] != ZINF_TIER_DEVICE || d->ranks > 1;
-    const double shard = 1.0 / d->ranks;
+    const bool owner = d->partitioning == ZINF_OWNER;
+    const double shard = owner ? 1 : 1.0 / d->ranks; /* of a unit, where a rank has any of it */
+    const double largest = owner ? max2(s->vocab_tile, s->largest_tile) / s->params : 0;
+    const double held = max2(1.0 / d->ranks, largest); /* of all units */
     const double upload = d->prefetch_upload;
     /* whole tiles that are there at once, beside the one in use */
     const double window = d->ranks > 1     ? d->prefetch_gather
@@ -108,16 +112,16 @@ static void memory(const zinf_model *m, const zinf_cluster *cluster, const zinf_
     const double widest = max2(s->largest_tile, s->vocab_tile) * shard; /* a rank's part of it */
     double residual = s->n * s->c * s->act;
 
-    bytes[tier[ZINF_CLASS_PARAM]] += s->params * s->act * shard;
-    bytes[tier[ZINF_CLASS_GRAD]] += s->params * 4 * shard;
-    bytes[tier[ZINF_CLASS_OPTIMIZER]] += s->params * 12 * shard;
+    bytes[tier[ZINF_CLASS_PARAM]] += s->params * s->act * held;
+    bytes[tier[ZINF_CLASS_GRAD]] += s->params * 4 * held;
+    bytes[tier[ZINF_CLASS_OPTIMIZER]] += s->params * 12 * held;
     bytes[tier[ZINF_CLASS_CHECKPOINT]] += s->groups * residual;
 
     double kept = (d->checkpoint_interval ? d->checkpoint_interval : s->layers) * s->block_act;
     double wide = d->tiles[ZINF_LINEAR_PROJ] > 1 ? 4 : s->act;
     double tile_bytes = param_away ? s->largest_tile * s->act * (1 + window) : 0;
     double grad_bytes = grad_away ? s->largest_tile * 4 * (cluster->unified ? 2 : 1.5) : 0;
-    if (d->ranks > 1) /* the shards in flight */
+    if (d->ranks > 1 && (!owner || param_stored)) /* the shards in flight */
         tile_bytes += s->largest_tile * s->act * shard * (1 + max2(d->prefetch_read, upload));
     const uint64_t tokens = (uint64_t)s->n;
     double scratch = (double)zinf_attention_scratch_bytes(m->sequence, m->head_dim, d->n_threads);
@@ -199,15 +203,19 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
     double grads = 4 * (s->params + again_grads);
     /* all of each tile comes from the ranks and goes to them; storage and host see a shard */
     const double shard = 1.0 / d->ranks;
-    const double exchanged = zinf_collective_s(cluster, fetched + grads);
-    fetched *= shard;
+    const bool owner = d->partitioning == ZINF_OWNER;
+    const double exchanged = owner ? zinf_root_s(cluster, fetched + grads)
+                                   : zinf_collective_s(cluster, fetched + grads);
+    const double brought = owner ? fetched : fetched * shard; /* by one rank, or by all at once */
+    const double devices = owner ? (double)cluster->devices_per_node : 1;
     grads *= shard;
     double stored = s->groups * s->n * s->c * s->act;
     double up = 0, down = 0, read = 0, write = 0, update = 0, device = 0;
     if (tier[ZINF_CLASS_PARAM] != ZINF_TIER_DEVICE)
-        up += fetched;
+        up += cluster->unified ? 0 : brought * zinf_link_rate(cluster, false) /
+                                         zinf_link_rate(cluster, owner);
     if (tier[ZINF_CLASS_PARAM] == ZINF_TIER_NVME)
-        read += fetched;
+        read += brought / devices;
     double later = (s->passes - 1) / s->passes; /* share of micro-batches that accumulate */
     double norms = 4 * s->params * shard;
     if (tier[ZINF_CLASS_GRAD] == ZINF_TIER_DEVICE) {
@@ -232,7 +240,7 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
         read += stored;
         write += stored;
     }
-    const double link = cluster->unified ? 1 : zinf_link_rate(cluster);
+    const double link = cluster->unified ? 1 : zinf_link_rate(cluster, false);
     up = cluster->unified ? 0 : up / link;
     down = cluster->unified ? 0 : down / link;
     if (cluster->nvme.present) {
@@ -242,7 +250,10 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
     compute += device;
     double storage = cluster->nvme.overlap ? max2(read, write) : read + write;
     bool shared = cluster->device.kind[1] == 'p'; /* cpu: compute and copies share cores */
-    double busy = shared ? compute + update + up + down + exchanged
+    const bool waits = d->collectives == ZINF_SYNCHRONOUS;
+    if (waits)
+        compute += exchanged;
+    double busy = shared ? compute + update + up + down + (waits ? 0 : exchanged)
                          : max2(max2(max2(compute, update), max2(up, down)), exchanged);
     /* a short prefetch exposes part of each transfer: half a stage in distance + 1 */
     double exposed = (storage + (shared ? 0 : up)) /

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static uint32_t units_per_layer(const zinf_decisions *d)
@@ -71,7 +72,7 @@ static zinf_unit *add_unit(zinf_builder *b, int32_t layer, const char *format, .
     if (!zinf_grow(b, &plan->units, plan->n_units, &b->cap_units, sizeof *plan->units))
         return &unused;
     zinf_unit *unit = &plan->units[plan->n_units++];
-    *unit = (zinf_unit){.layer = layer, .first_part = plan->n_parts};
+    *unit = (zinf_unit){.layer = layer, .first_part = plan->n_parts, .owner = ZINF_NONE};
     va_start(args, format);
     vsnprintf(unit->name, sizeof unit->name, format, args);
     va_end(args);
@@ -211,6 +212,61 @@ static void build_block(zinf_builder *b, const zinf_model *model, const zinf_dec
     }
 }
 
+/* ---- who owns what ---- */
+
+typedef struct load {
+    uint64_t elems;
+    uint32_t of; /* unit, or rank */
+} load;
+
+static int larger_first(const void *a, const void *b)
+{
+    const load *x = a, *y = b;
+
+    if (x->elems != y->elems)
+        return x->elems > y->elems ? -1 : 1;
+    return x->of < y->of ? -1 : x->of > y->of;
+}
+
+static bool less_loaded(const load *a, const load *b)
+{
+    return a->elems != b->elems ? a->elems < b->elems : a->of < b->of;
+}
+
+/* Units, the largest first, each to the rank that has least: no rank then has more than another by
+ * more than one unit. It depends on the units' sizes and the number of ranks alone. */
+static void give_owners(zinf_builder *b, uint32_t ranks)
+{
+    zinf_plan *plan = b->plan;
+    load *units = malloc((plan->n_units + (size_t)1) * sizeof *units);
+    load *heap = malloc((ranks + (size_t)1) * sizeof *heap); /* the least loaded on top */
+
+    if (!units || !heap)
+        zinf_fail(b->err, ZINF_MACHINE, "out of memory while giving units to %u ranks", ranks);
+    for (uint32_t u = 0; u < plan->n_units && b->err->status == ZINF_OK; u++)
+        units[u] = (load){plan->units[u].n_elems, u};
+    for (uint32_t r = 0; r < ranks && b->err->status == ZINF_OK; r++)
+        heap[r] = (load){0, r};
+    if (b->err->status == ZINF_OK)
+        qsort(units, plan->n_units, sizeof *units, larger_first);
+    for (uint32_t i = 0; i < plan->n_units && b->err->status == ZINF_OK; i++) {
+        zinf_unit *unit = &plan->units[units[i].of];
+        load top = heap[0];
+        uint32_t at = 0;
+        unit->owner = top.of;
+        top.elems += unit->n_elems;
+        for (uint32_t child; (child = 2 * at + 1) < ranks; at = child) {
+            child += child + 1 < ranks && less_loaded(&heap[child + 1], &heap[child]);
+            if (!less_loaded(&heap[child], &top))
+                break;
+            heap[at] = heap[child];
+        }
+        heap[at] = top;
+    }
+    free(units);
+    free(heap);
+}
+
 void zinf_graph_build(zinf_builder *b, const zinf_model *model, const zinf_decisions *d)
 {
     const zinf_family *family = zinf_family_of(model);
@@ -243,9 +299,13 @@ void zinf_graph_build(zinf_builder *b, const zinf_model *model, const zinf_decis
         add_tiles(b, head, 1, family->head, -1, d->tiles[ZINF_LINEAR_VOCAB]);
     }
 
+    if (d->partitioning == ZINF_OWNER)
+        give_owners(b, d->ranks);
     for (uint32_t u = 0; u < b->plan->n_units && b->err->status == ZINF_OK; u++) {
         zinf_unit *unit = &b->plan->units[u];
         unit->shard_elems = zinf_shard_elems(unit->n_elems, d->ranks);
+        if (unit->owner != ZINF_NONE) /* padded alike: the same sums in the same order */
+            unit->shard_elems *= d->ranks;
         unit->array_stride = array_stride(unit->shard_elems);
         unit->param = add_region(b, d->tier[ZINF_CLASS_PARAM],
                                  unit->shard_elems * zinf_dtype_bytes(model->precision),

@@ -223,18 +223,25 @@ static void fetch_upload(zinf_lowering *l, zinf_fetch *f)
                     ZINF_TIER_DEVICE, zinf_absent);
 }
 
-/* A whole unit on the device, to be gathered from all shards or to be scattered to them: its
- * elements and the padding behind them. */
+/* Elements of a unit and the padding behind them. */
+static uint64_t padded_elems(const zinf_lowering *l, uint32_t unit)
+{
+    const zinf_unit *u = &l->b->plan->units[unit];
+
+    return u->shard_elems * (u->owner == ZINF_NONE ? l->d->ranks : 1);
+}
+
+/* A whole unit on the device, to be gathered from all shards or to be scattered to them. */
 static zinf_view whole_unit(zinf_lowering *l, uint32_t unit, zinf_dtype dtype, uint32_t value)
 {
     zinf_view view = zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, dtype, 1,
-                                   l->b->plan->units[unit].shard_elems * l->d->ranks, NULL);
+                                   padded_elems(l, unit), NULL);
 
     view.value = value;
     return view;
 }
 
-/* every rank's shard -> device */
+/* every rank's shard, or the owner's whole -> device */
 static void fetch_gather(zinf_lowering *l, zinf_fetch *f)
 {
     char text[128];
@@ -244,10 +251,12 @@ static void fetch_gather(zinf_lowering *l, zinf_fetch *f)
         return;
     const zinf_unit *unit = &l->b->plan->units[f->unit];
     const uint64_t n = unit->n_elems;
+    const bool owned = unit->owner != ZINF_NONE;
     zinf_view whole = whole_unit(l, f->unit, l->act, unit->whole_param);
-    zinf_build_instr(l->b, ZINF_OP_ALLGATHER, ZINF_QUEUE_COLLECTIVE, 0, fetch_layer(l, f), f->unit,
-                     zinf_build_string(l->b, "%s", fetch_name(l, f, text)), NULL,
-                     (zinf_view[]){f->shard, whole}, 2);
+    zinf_build_instr(l->b, owned ? ZINF_OP_BROADCAST : ZINF_OP_ALLGATHER, ZINF_QUEUE_COLLECTIVE, 0,
+                     fetch_layer(l, f), f->unit,
+                     zinf_build_string(l->b, "%s", fetch_name(l, f, text)),
+                     (uint64_t[4]){owned ? unit->owner : 0}, (zinf_view[]){f->shard, whole}, 2);
     f->ready = zinf_slice(whole, 0, 1, n, n);
 }
 
@@ -423,12 +432,14 @@ zinf_view zinf_grad_target(zinf_lowering *l, uint32_t unit, bool second_use)
     return view;
 }
 
-/* This rank's shard of the sum of all ranks' gradients: straight into its region if it may. */
+/* This rank's shard of the sum of all ranks' gradients, or the owner's whole: straight into its
+ * region if it may. */
 static zinf_view scatter_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, bool to_region,
                               const char *text)
 {
     const zinf_unit *u = &l->b->plan->units[unit];
-    const uint64_t n = u->n_elems, shard = u->shard_elems, padded = shard * l->d->ranks;
+    const bool owned = u->owner != ZINF_NONE;
+    const uint64_t n = u->n_elems, shard = u->shard_elems, padded = padded_elems(l, unit);
     const int32_t layer = u->layer;
     const uint32_t value = u->grad.value;
     zinf_view sum = to_region ? grad_region(l, unit)
@@ -440,8 +451,9 @@ static zinf_view scatter_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, b
         zinf_build_instr(l->b, ZINF_OP_ZERO, ZINF_QUEUE_COMPUTE, 0, layer, unit,
                          zinf_build_string(l->b, "%s padding", text), NULL,
                          (zinf_view[]){zinf_slice(grad, n, 1, padded - n, padded - n)}, 1);
-    zinf_build_instr(l->b, ZINF_OP_REDUCE_SCATTER, ZINF_QUEUE_COLLECTIVE, 0, layer, unit,
-                     zinf_build_string(l->b, "%s", text), NULL,
+    zinf_build_instr(l->b, owned ? ZINF_OP_REDUCE : ZINF_OP_REDUCE_SCATTER, ZINF_QUEUE_COLLECTIVE,
+                     0, layer, unit, zinf_build_string(l->b, "%s", text),
+                     (uint64_t[4]){owned ? u->owner : 0},
                      (zinf_view[]){zinf_slice(grad, 0, 1, padded, padded), sum}, 2);
     return sum;
 }

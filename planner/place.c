@@ -197,9 +197,9 @@ static void add_item(zinf_builder *b, zinf_tier tier, const char *name, uint64_t
     strncpy(item->name, name, sizeof item->name - 1);
 }
 
-/* The bill of one tier: persistent classes, checkpoints (all alive at the turn from forward to
- * backward), the rest of the arena. */
-static void bill(zinf_builder *b, zinf_tier tier, const uint32_t step[2])
+/* The bill of one tier: persistent classes (of owned units those of one rank), checkpoints (all
+ * alive at the turn from forward to backward), the rest of the arena. */
+static void bill(zinf_builder *b, zinf_tier tier, uint32_t rank, const uint32_t step[2])
 {
     static const char *const names[] = {
 #define X(name, text) text,
@@ -211,6 +211,9 @@ static void bill(zinf_builder *b, zinf_tier tier, const uint32_t step[2])
     for (uint32_t i = 0; i < b->n_buffers; i++) {
         const zinf_buffer *buffer = &b->buffers[i];
         bool in_step = i >= step[0] && i < step[1] && buffer->item == ZINF_BILL_CHECKPOINT;
+        const uint32_t owner = i / 3 < b->plan->n_units ? b->plan->units[i / 3].owner : ZINF_NONE;
+        if (owner != ZINF_NONE && owner != rank)
+            continue;
         /* A checkpoint's buffers occur once for the first micro-batch and once for the loop. */
         if (buffer->tier != tier || buffer->first == ZINF_NONE ||
             !(buffer->persistent ||
@@ -230,17 +233,46 @@ static void bill(zinf_builder *b, zinf_tier tier, const uint32_t step[2])
     add_item(b, tier, names[ZINF_BILL_WORKING], rest);
 }
 
+/* Regions of owned units: each rank's from the beginning of its arenas. The room that the largest
+ * take is everybody's; ret_most[tier] says whose they are. */
+static void place_owned(zinf_builder *b, uint32_t ret_most[ZINF_N_TIERS])
+{
+    zinf_plan *plan = b->plan;
+    uint64_t (*used)[ZINF_N_TIERS] = calloc(plan->decisions.ranks, sizeof *used);
+
+    if (!used) {
+        zinf_fail(b->err, ZINF_MACHINE, "out of memory while placing what ranks own");
+        return;
+    }
+    for (uint32_t i = 0; i < 3 * plan->n_units; i++) {
+        zinf_buffer *buffer = &b->buffers[i];
+        const uint32_t owner = plan->units[i / 3].owner;
+        buffer->offset = used[owner][buffer->tier];
+        used[owner][buffer->tier] += buffer->bytes;
+        if (used[owner][buffer->tier] > plan->machine.owned_bytes[buffer->tier]) {
+            plan->machine.owned_bytes[buffer->tier] = used[owner][buffer->tier];
+            ret_most[buffer->tier] = owner;
+        }
+    }
+    free(used);
+}
+
 void zinf_place(zinf_builder *b, const uint32_t program_buffers[ZINF_N_PROGRAMS + 1])
 {
     zinf_plan *plan = b->plan;
     zinf_interval *intervals = malloc((b->n_buffers + 1) * sizeof *intervals);
     uint64_t base[ZINF_N_TIERS] = {0};
+    uint32_t most[ZINF_N_TIERS] = {0}; /* whose owned units are the bill */
+    const bool owned = plan->decisions.partitioning == ZINF_OWNER;
 
     if (!intervals) {
         zinf_fail(b->err, ZINF_MACHINE, "out of memory while placing buffers");
         return;
     }
-    for (uint32_t i = 0; i < b->n_buffers; i++) {
+    if (owned)
+        place_owned(b, most);
+    memcpy(base, plan->machine.owned_bytes, sizeof base);
+    for (uint32_t i = owned ? 3 * plan->n_units : 0; i < b->n_buffers; i++) {
         zinf_buffer *buffer = &b->buffers[i];
         if (!buffer->persistent)
             continue;
@@ -268,5 +300,5 @@ void zinf_place(zinf_builder *b, const uint32_t program_buffers[ZINF_N_PROGRAMS 
         plan->units[u].optimizer.offset = b->buffers[3 * u + 2].offset;
     }
     for (int t = 0; t < ZINF_TIER_SCALAR; t++)
-        bill(b, t, &program_buffers[ZINF_PROGRAM_STEP]);
+        bill(b, t, most[t], &program_buffers[ZINF_PROGRAM_STEP]);
 }

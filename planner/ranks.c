@@ -2,6 +2,7 @@
 #include "planner/ranks.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 zinf_cluster zinf_cluster_share(const zinf_cluster *cluster)
 {
@@ -47,18 +48,39 @@ zinf_status zinf_ranks_check(const zinf_model *model, const zinf_cluster *cluste
                      micro > 1 ? "choose another --set micro_batch" : "use fewer devices");
 }
 
+/* The ring leaves each node once: its slowest link sets the pace. */
+static double ring_rate(const zinf_cluster *cluster)
+{
+    const double inter = cluster->links.inter_node_per_node;
+    const double intra = cluster->links.intra_node_per_device;
+
+    return cluster->devices_per_node == 1 || (cluster->nodes > 1 && inter < intra) ? inter : intra;
+}
+
+static double ring_latency(const zinf_cluster *cluster)
+{
+    return (double)(cluster->devices_per_node - 1) * cluster->links.intra_node_latency +
+           (double)(cluster->nodes - 1) * cluster->links.inter_node_latency;
+}
+
 double zinf_collective_s(const zinf_cluster *cluster, double bytes)
 {
-    const double nodes = (double)cluster->nodes, devices = (double)cluster->devices_per_node;
-    const double ranks = nodes * devices, inter = cluster->links.inter_node_per_node;
-    double rate = cluster->links.intra_node_per_device;
+    const double ranks = zinf_n_ranks(cluster);
 
-    if (ranks == 1)
+    return ranks == 1 ? 0 : (ranks - 1) / ranks * bytes / ring_rate(cluster) +
+                                ring_latency(cluster);
+}
+
+double zinf_root_s(const zinf_cluster *cluster, double bytes)
+{
+    const double here = (double)cluster->devices_per_node - 1;
+    const double there = (double)zinf_n_ranks(cluster) - 1 - here;
+    double s = ring_latency(cluster);
+
+    if (here + there == 0)
         return 0;
-    /* the ring leaves each node once: its slowest link sets the pace */
-    if (devices == 1 || (nodes > 1 && inter < rate))
-        rate = inter;
-    return (ranks - 1) / ranks * bytes / rate +
-           (devices - 1) * cluster->links.intra_node_latency +
-           (nodes - 1) * cluster->links.inter_node_latency;
+    if (strcmp(cluster->device.kind, "cpu"))
+        return s + bytes / ring_rate(cluster);
+    s += here ? here * bytes / cluster->links.intra_node_per_device : 0;
+    return s + (there ? there * bytes / cluster->links.inter_node_per_node : 0);
 }

@@ -20,8 +20,11 @@ zinf_cluster zinf_cluster_share(const zinf_cluster *cluster);
 zinf_status zinf_ranks_check(const zinf_model *model, const zinf_cluster *cluster,
                              const zinf_settings *settings, zinf_error *err);
 
-/* Seconds of an allgather to, or a reduce-scatter of, `bytes` on every rank, by one ring; of a
- * broadcast too. */
+/* Seconds of an allgather to, or a reduce-scatter of, `bytes` on every rank, by one ring. */
 double zinf_collective_s(const zinf_cluster *cluster, double bytes);
+
+/* Seconds of a broadcast of `bytes` from one rank, or of a sum to one: by NCCL's ring on cuda; on a
+ * cpu (collective_mpi.c) the root's link carries them once for every other rank. */
+double zinf_root_s(const zinf_cluster *cluster, double bytes);
 
 #endif

@@ -53,9 +53,10 @@ static void print_decisions(FILE *out, const zinf_plan *plan)
             plan->job.global_batch, plan->job.sequence, d->micro_batch, d->accumulation, ranks);
     if (d->ranks > 1)
         fprintf(out, "ranks        %" PRIu32 " (mpirun -n %" PRIu32 " zinf-run PLAN ..): %" PRIu32
-                     " collectives a step, in which each sends %s\n", d->ranks, d->ranks,
+                     " collectives a step, in which each sends %s%s\n", d->ranks, d->ranks,
                 plan->predicted.n_collectives,
-                zinf_text_bytes(plan->predicted.moved_bytes[ZINF_QUEUE_COLLECTIVE], bytes));
+                zinf_text_bytes(plan->predicted.moved_bytes[ZINF_QUEUE_COLLECTIVE], bytes),
+                d->partitioning == ZINF_OWNER ? " on average" : "");
     fprintf(out, "tiles        ");
     for (unsigned l = 0; l < ZINF_N_LINEARS; l++)
         fprintf(out, "%s%s %u", l ? ", " : "", zinf_linear_name(l), d->tiles[l]);
@@ -68,6 +69,10 @@ static void print_decisions(FILE *out, const zinf_plan *plan)
         snprintf(gather, sizeof gather, ", gather %" PRIu32, d->prefetch_gather);
     fprintf(out, "prefetch     read %u, upload %u%s operators ahead\n", d->prefetch_read,
             d->prefetch_upload, gather);
+    if (d->partitioning == ZINF_OWNER)
+        fprintf(out, "partitioning owner: each unit is one rank's, which broadcasts it\n");
+    if (d->collectives == ZINF_SYNCHRONOUS)
+        fprintf(out, "collectives  synchronous: compute waits for each\n");
     if (d->optimizer_time == ZINF_IN_BACKWARD)
         fprintf(out, "optimizer    in backward, each unit when its gradient is complete\n");
 }
@@ -125,7 +130,7 @@ static double tier_rate(const zinf_cluster *cluster, unsigned tier)
     if (tier == ZINF_TIER_NVME)
         return cluster->nvme.read < cluster->nvme.write ? cluster->nvme.read
                                                         : cluster->nvme.write;
-    return tier == ZINF_TIER_HOST ? zinf_link_rate(cluster) : cluster->device.bandwidth;
+    return tier == ZINF_TIER_HOST ? zinf_link_rate(cluster, false) : cluster->device.bandwidth;
 }
 
 zinf_equation_values zinf_report_equations(const zinf_plan *plan, const zinf_model *m,

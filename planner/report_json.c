@@ -68,7 +68,8 @@ static json *decisions(const zinf_decisions *d)
     add_u64(prefetch, "read", d->prefetch_read);
     add_u64(prefetch, "upload", d->prefetch_upload);
     add_u64(prefetch, "gather", d->prefetch_gather);
-    add_text(o, "partitioning", "bandwidth-centric");
+    add_text(o, "partitioning", d->partitioning == ZINF_OWNER ? "owner" : "bandwidth-centric");
+    add_text(o, "collectives", d->collectives == ZINF_SYNCHRONOUS ? "synchronous" : "overlapped");
     add_text(o, "optimizer_time",
              d->optimizer_time == ZINF_IN_BACKWARD ? "in backward" : "after backward");
     add_u64(o, "ranks", d->ranks);

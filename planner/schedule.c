@@ -51,9 +51,10 @@ static int compare_u64(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static uint64_t operand_end(const zinf_operand *o, uint64_t count)
+static uint64_t operand_end(const zinf_plan *plan, const zinf_instr *instr, const zinf_operand *o,
+                            uint64_t count)
 {
-    return o->offset + o->stride * (count - 1) + o->bytes;
+    return zinf_operand_at(plan, instr, o) + o->stride * (count - 1) + o->bytes;
 }
 
 /* Cuts each tier at the boundaries of this program's operands. */
@@ -72,9 +73,10 @@ static bool cut(scheduler *s, const zinf_program *program)
                     if (!o->bytes)
                         continue;
                     if (pass) {
-                        s->bounds[o->tier][s->n_bounds[o->tier]++] = o->offset;
                         s->bounds[o->tier][s->n_bounds[o->tier]++] =
-                            operand_end(o, segment->count);
+                            zinf_operand_at(plan, instr, o);
+                        s->bounds[o->tier][s->n_bounds[o->tier]++] =
+                            operand_end(plan, instr, o, segment->count);
                     } else {
                         counts[o->tier] += 2;
                     }
@@ -113,14 +115,17 @@ static uint32_t find_cell(const scheduler *s, int tier, uint64_t offset)
     return low;
 }
 
-/* Raises need[q] to the latest instance of queue q that this access conflicts with, then (mark)
- * records the access itself as instance `sequence` of `queue`. */
-static void touch(scheduler *s, const zinf_operand *o, uint64_t count, zinf_access access,
-                  uint32_t queue, uint32_t sequence, bool mark, uint32_t need[ZINF_N_QUEUES])
+/* Raises need[q] to the latest instance of queue q that the access to a slot conflicts with, then
+ * (mark) records the access itself as instance `sequence` of its queue. */
+static void touch(scheduler *s, const zinf_instr *instr, uint32_t slot, uint64_t count,
+                  uint32_t sequence, bool mark, uint32_t need[ZINF_N_QUEUES])
 {
-    const uint64_t end = operand_end(o, count);
+    const zinf_operand *o = &s->b->plan->operands[instr->operand0 + slot];
+    const zinf_access access = zinf_operand_access(instr, slot);
+    const uint64_t end = operand_end(s->b->plan, instr, o, count);
+    const uint32_t queue = instr->queue;
 
-    for (uint32_t c = find_cell(s, o->tier, o->offset);
+    for (uint32_t c = find_cell(s, o->tier, zinf_operand_at(s->b->plan, instr, o));
          c < s->n_bounds[o->tier] && s->bounds[o->tier][c] < end; c++) {
         cell *at = &s->cells[o->tier][c];
         if (!mark) {
@@ -152,6 +157,16 @@ static void add_edge(scheduler *s, const instance *from, const instance *to)
         s->edges[s->n_edges++] = (edge){from->instr, wait};
 }
 
+/* Synchronous collectives: each after all compute before it, compute after every one before it. */
+static void wait_for_each_other(const scheduler *s, uint32_t queue, uint32_t need[ZINF_N_QUEUES])
+{
+    const zinf_queue other = queue == ZINF_QUEUE_COLLECTIVE ? ZINF_QUEUE_COMPUTE
+                                                            : ZINF_QUEUE_COLLECTIVE;
+
+    if (queue == ZINF_QUEUE_COLLECTIVE || queue == ZINF_QUEUE_COMPUTE)
+        need[other] = s->n_in_queue[other];
+}
+
 static void visit(scheduler *s, uint32_t segment, uint32_t index, uint32_t iteration)
 {
     const zinf_plan *plan = s->b->plan;
@@ -168,8 +183,9 @@ static void visit(scheduler *s, uint32_t segment, uint32_t index, uint32_t itera
     for (int mark = 0; mark < 2; mark++)
         for (uint32_t k = 0; k < instr->n_operands; k++)
             if (plan->operands[instr->operand0 + k].bytes)
-                touch(s, &plan->operands[instr->operand0 + k], count,
-                      zinf_operand_access(instr, k), queue, sequence, mark, need);
+                touch(s, instr, k, count, sequence, mark, need);
+    if (plan->decisions.collectives == ZINF_SYNCHRONOUS)
+        wait_for_each_other(s, queue, need);
     need[queue] = 0;
     for (int q = 0; q < ZINF_N_QUEUES; q++) {
         bool implied = need[q] <= self->clock[q];

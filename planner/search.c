@@ -58,7 +58,7 @@ typedef struct pool {
     const zinf_cluster *cluster;
     const zinf_settings *settings;
     bool only_fit; /* a suggestion is tried: the first that fits will do */
-    choices tiers[ZINF_N_CLASSES], batches, intervals;
+    choices tiers[ZINF_N_CLASSES], batches, intervals, partitionings;
 
     /* the best seen so far, in order */
     candidate fast[N_BANDS][N_FAST], safe[N_BANDS][N_SAFE], small[N_SMALL];
@@ -219,7 +219,10 @@ static void enumerate_tiles(pool *p, zinf_decisions *d)
                 d->prefetch_upload = s->prefetch_upload != ZINF_FREE
                                          ? (uint32_t)s->prefetch_upload
                                          : d->prefetch_read < 2 ? d->prefetch_read : 2;
-                consider(p, d);
+                for (uint32_t k = 0; k < p->partitionings.n; k++) {
+                    d->partitioning = p->partitionings.values[k];
+                    consider(p, d);
+                }
             }
     }
 }
@@ -227,11 +230,13 @@ static void enumerate_tiles(pool *p, zinf_decisions *d)
 static void enumerate(pool *p)
 {
     static const uint32_t intervals[] = {0, 1, 2, 4};
+    static const uint32_t partitionings[] = {ZINF_BANDWIDTH_CENTRIC, ZINF_OWNER};
     const zinf_settings *s = p->settings;
     const bool cpu = !strcmp(p->cluster->device.kind, "cpu");
     zinf_decisions d = {
         .ranks = zinf_n_ranks(p->cluster),
         .prefetch_gather = s->prefetch_gather != ZINF_FREE ? (uint32_t)s->prefetch_gather : 1,
+        .collectives = s->collectives != ZINF_FREE ? (uint32_t)s->collectives : ZINF_OVERLAPPED,
         /* a guarantee less: never chosen, only asked for (plan.h) */
         .optimizer_time = s->optimizer_time != ZINF_FREE ? (uint32_t)s->optimizer_time
                                                          : ZINF_AFTER_BACKWARD,
@@ -244,6 +249,8 @@ static void enumerate(pool *p)
     for (unsigned c = 0; c < ZINF_N_CLASSES; c++)
         p->tiers[c] = tiers(p, c);
     p->batches = micro_batches(p);
+    p->partitionings = choose(s->partitioning, partitionings, 2,
+                              d.ranks > 1 ? ZINF_OWNER : ZINF_BANDWIDTH_CENTRIC);
     /* who pins the checkpoints away from the device wants some */
     const bool some = s->tier[ZINF_CLASS_CHECKPOINT] > ZINF_TIER_DEVICE;
     p->intervals = choose(s->checkpoint_interval, intervals + some, 4 - some, p->model->layers);
@@ -279,14 +286,16 @@ static bool same(const zinf_decisions *a, const zinf_decisions *b)
     return !memcmp(a->tier, b->tier, sizeof a->tier) &&
            !memcmp(a->tiles, b->tiles, sizeof a->tiles) && a->micro_batch == b->micro_batch &&
            a->checkpoint_interval == b->checkpoint_interval &&
-           a->prefetch_read == b->prefetch_read && a->prefetch_upload == b->prefetch_upload;
+           a->partitioning == b->partitioning && a->prefetch_read == b->prefetch_read &&
+           a->prefetch_upload == b->prefetch_upload;
 }
 
 /* Whether a needs at least the memory of b, by what is monotonic. */
 static bool no_smaller(const zinf_decisions *a, const zinf_decisions *b)
 {
     if (memcmp(a->tier, b->tier, sizeof a->tier) ||
-        a->checkpoint_interval != b->checkpoint_interval || a->micro_batch < b->micro_batch ||
+        a->checkpoint_interval != b->checkpoint_interval ||
+        a->partitioning != b->partitioning || a->micro_batch < b->micro_batch ||
         a->prefetch_read < b->prefetch_read || a->prefetch_upload < b->prefetch_upload)
         return false;
     for (int l = 0; l < ZINF_N_LINEARS; l++)
@@ -383,7 +392,7 @@ static bool step_double(int64_t pin, uint32_t *value, bool up, uint64_t most)
     return *value != before;
 }
 
-enum { N_TIER_MOVES = ZINF_N_CLASSES * ZINF_TIER_SCALAR, N_MOVES = N_TIER_MOVES + 12 };
+enum { N_TIER_MOVES = ZINF_N_CLASSES * ZINF_TIER_SCALAR, N_MOVES = N_TIER_MOVES + 14 };
 
 /* Applies move k to d; false if it is none. */
 static bool move(const pool *p, uint32_t k, zinf_decisions *d)
@@ -422,8 +431,10 @@ static bool move(const pool *p, uint32_t k, zinf_decisions *d)
                                                               : MOST_VOCAB_TILES);
     case 4:
         return step_double(s->prefetch_read, &d->prefetch_read, up, MOST_READ);
-    default:
+    case 5:
         return step_double(s->prefetch_upload, &d->prefetch_upload, up, MOST_UPLOAD);
+    default:
+        return step_choice(&p->partitionings, &d->partitioning, up);
     }
 }
 

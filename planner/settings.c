@@ -1,6 +1,7 @@
 /* planner/settings.c - see settings.h. */
 #include "planner/settings.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stddef.h>
@@ -11,7 +12,7 @@
 #include "planner/ranks.h"
 #include "planner/spec_internal.h"
 
-typedef enum setting_type { TIER, NUMBER, INTERVAL, ALL_TILES, TIME } setting_type;
+typedef enum setting_type { TIER, NUMBER, INTERVAL, ALL_TILES, WORD } setting_type;
 
 typedef struct setting {
     const char *key;
@@ -20,6 +21,11 @@ typedef struct setting {
     int64_t min, max;
     const char *help;
 } setting;
+
+/* WORD: min .. max are places here, what is there the values 0 and 1. */
+static const char *const words[] = {
+    "after", "backward", "bandwidth", "owner", "overlapped", "synchronous"};
+static_assert(ZINF_IN_BACKWARD == 1 && ZINF_OWNER == 1 && ZINF_SYNCHRONOUS == 1, "their order");
 
 #define AT(field) offsetof(zinf_settings, field)
 static const setting table[] = {
@@ -45,7 +51,11 @@ static const setting table[] = {
     {"prefetch.upload", NUMBER, AT(prefetch_upload), 0, 64, "operators that uploads run ahead"},
     {"prefetch.gather", NUMBER, AT(prefetch_gather), 0, 64,
      "operators that allgathers run ahead; 0: compute waits for each"},
-    {"optimizer_time", TIME, AT(optimizer_time), 0, 0,
+    {"partitioning", WORD, AT(partitioning), 2, 3,
+     "whether each rank has a shard of every unit, or all of some"},
+    {"collectives", WORD, AT(collectives), 4, 5,
+     "whether compute goes on beside them; waiting for each is never chosen unasked"},
+    {"optimizer_time", WORD, AT(optimizer_time), 0, 1,
      "when units are updated; in backward needs clip 0 and is never chosen unasked"},
     {"io.block", NUMBER, AT(io_block_bytes), 4096, 1 << 30,
      "bytes of one storage request, a multiple of 4096"},
@@ -118,11 +128,13 @@ zinf_status zinf_settings_set(zinf_settings *settings, const char *assignment, z
             return zinf_fail(err, ZINF_BAD_INPUT,
                              "--set %s: \"%.40s\" is no tier; allowed: device, host, nvme", key,
                              text);
-    } else if (s->type == TIME) {
-        if (strcmp(text, "after") && strcmp(text, "backward"))
-            return zinf_fail(err, ZINF_BAD_INPUT,
-                             "--set %s: \"%.40s\" is no time; allowed: after, backward", key, text);
-        value = strcmp(text, "after") ? ZINF_IN_BACKWARD : ZINF_AFTER_BACKWARD;
+    } else if (s->type == WORD) {
+        for (int64_t i = s->min; i <= s->max; i++)
+            if (!strcmp(text, words[i]))
+                value = i - s->min;
+        if (value == ZINF_FREE)
+            return zinf_fail(err, ZINF_BAD_INPUT, "--set %s: \"%.40s\" is none of its values; "
+                             "allowed: %s, %s", key, text, words[s->min], words[s->max]);
     } else if (s->type == INTERVAL && !strcmp(text, "none")) {
         value = 0;
     } else if (!parse_number(text, &value) || value < s->min || value > s->max) {
@@ -168,6 +180,16 @@ zinf_status zinf_settings_check(const zinf_settings *settings, const zinf_model 
         return zinf_fail(err, ZINF_BAD_INPUT,
                          "--set io.block=%" PRId64 ": direct I/O needs a multiple of %d bytes",
                          settings->io_block_bytes, ZINF_PAGE);
+    const struct {
+        const char *key;
+        int64_t value;
+    } alone[] = {{"partitioning=owner", settings->partitioning},
+                 {"collectives=synchronous", settings->collectives}};
+    for (size_t i = 0; i < sizeof alone / sizeof *alone && zinf_n_ranks(cluster) == 1; i++)
+        if (alone[i].value > 0)
+            return zinf_fail(err, ZINF_BAD_INPUT, "--set %s: cluster \"%s\" has one device, so "
+                             "that there is nothing to send; leave it out, or plan for several",
+                             alone[i].key, cluster->name);
     if (settings->optimizer_time == ZINF_IN_BACKWARD && model->clip > 0)
         return zinf_fail(err, ZINF_BAD_INPUT,
                          "--set optimizer_time=backward: with training.clip %g no unit may be "
@@ -182,8 +204,9 @@ void zinf_settings_print_keys(FILE *out)
         const setting *s = &table[i];
         if (s->type == TIER)
             fprintf(out, "  %-20s device | host | nvme      %s\n", s->key, s->help);
-        else if (s->type == TIME)
-            fprintf(out, "  %-20s after | backward          %s\n", s->key, s->help);
+        else if (s->type == WORD)
+            fprintf(out, "  %-20s %s | %-*s %s\n", s->key, words[s->min],
+                    (int)(22 - strlen(words[s->min])), words[s->max], s->help);
         else
             fprintf(out, "  %-20s %" PRId64 " .. %-8" PRId64 "%-12s %s\n", s->key, s->min, s->max,
                     s->type == INTERVAL ? " | none" : "", s->help);

@@ -20,7 +20,11 @@
  * (what was made of the same tensor), with the same bias and residual: a program that differs from
  * the others is found. Gradients count their contributions. What is only this rank's part (a shard,
  * a sum not yet over ranks) is no operand of an operator before a collective made it whole. All
- * ranks run one program in which nothing is skipped, so their collectives have one order.
+ * ranks run one program in which no collective is skipped, so their collectives have one order.
+ *
+ * Owned units. What one rank does alone (zinf_instr_owner) touches what that rank has of the unit
+ * and nothing else, and nobody else touches that: so one visit stands for all ranks, in an address
+ * space in which what they own lies one after the other (zinf_operand_at).
  */
 #include <stdlib.h>
 
@@ -102,10 +106,12 @@ static bool read_operand(zinf_checker *c, uint32_t slot, bool writes)
     if (o->value == ZINF_NONE)
         return refuse(c, "C4", 0, o, "reads scratch");
     if (!c->exact && !writes) {
-        lo = o->offset;
+        lo -= o->stride * c->iteration;
         hi = lo + o->bytes + o->stride * (c->count - 1);
     }
-    const uint64_t padding = c->instr->opcode == ZINF_OP_REDUCE_SCATTER && role_of(c, o) == GRAD
+    const bool sums = c->instr->opcode == ZINF_OP_REDUCE_SCATTER ||
+                      c->instr->opcode == ZINF_OP_REDUCE;
+    const uint64_t padding = sums && role_of(c, o) == GRAD
                                  ? lo + 4 * c->plan->units[unit_of(c, o)].n_elems : UINT64_MAX;
     uint32_t i = zinf_intervals_cut(map, lo, hi);
     if (i != ZINF_NO_INTERVAL)
@@ -193,14 +199,14 @@ static bool write_operand(zinf_checker *c, uint32_t slot, bool adds)
             return refuse(c, "C7", 0, o, "is not where the gradient of that parameter belongs");
         made.origin = lo - 4 * c->at[slot];
     }
-    if (opcode == ZINF_OP_ACCUMULATE || opcode == ZINF_OP_REDUCE_SCATTER ||
-        opcode == ZINF_OP_ALLREDUCE)
+    if (opcode == ZINF_OP_ACCUMULATE ||
+        (opcode >= ZINF_OP_REDUCE_SCATTER && opcode <= ZINF_OP_ALLREDUCE))
         memcpy(made.sums, from->sums, sizeof made.sums);
     else if ((role == GRAD && opcode != ZINF_OP_ZERO) || opcode == ZINF_OP_LOSS)
         made.sums[opcode == ZINF_OP_EMBEDDING_BACKWARD]++;
     for (int i = 0; i < 2; i++)
         made.sums[i] += adds ? old->sums[i] : 0;
-    if (opcode == ZINF_OP_ALLGATHER) {
+    if (opcode == ZINF_OP_ALLGATHER || opcode == ZINF_OP_BROADCAST) {
         made.age = from->age; /* no newer than the shard */
     } else if (o->value != ZINF_NONE) {
         c->contents[o->value].age = c->age;

@@ -210,6 +210,37 @@ bool zinf_checker_loss_is_whole(zinf_checker *c, bool waits)
            (!waits || zinf_checker_ordered(c, &o, x, false));
 }
 
+/* A collective of which one rank is the root. */
+static bool of_root(const zinf_checker *c)
+{
+    return c->instr->opcode == ZINF_OP_BROADCAST || c->instr->opcode == ZINF_OP_REDUCE;
+}
+
+/* C6: what one rank owns is touched by what it does alone, which touches nothing else but scalars,
+ * and, on its side, by the collective of which it is the root. */
+static bool check_owned(zinf_checker *c)
+{
+    const bool alone = zinf_instr_owner(c->plan, c->instr) != ZINF_NONE;
+    const uint32_t mine = of_root(c) ? c->instr->opcode == ZINF_OP_REDUCE : ZINF_MAX_OPERANDS;
+
+    for (uint32_t k = 0; k < c->instr->n_operands; k++) {
+        const zinf_operand *o = &c->o[k];
+        const uint64_t owned = c->plan->machine.owned_bytes[o->tier];
+        const state role = role_of(c, o);
+        const bool one = role == PARAM_SHARD || role == GRAD_SHARD || role == OPTIMIZER;
+        if (o->bytes == 0 || o->tier == ZINF_TIER_SCALAR)
+            continue;
+        const bool fine = alone || k == mine ? one && unit_of(c, o) == c->instr->unit
+                                             : !one && o->offset >= owned;
+        if (!fine)
+            return refuse(c, "C6", 0, o, "is one rank's, which does not do this alone, or is not "
+                          "the unit's for which one rank does this alone");
+        if (o->offset < owned && o->offset + o->bytes + o->stride * (c->count - 1) > owned)
+            return refuse(c, "C6", 0, o, "ends beyond what one rank owns");
+    }
+    return true;
+}
+
 /* What the opcode demands; after the reads, before the writes. */
 static bool check_role(zinf_checker *c)
 {
@@ -221,6 +252,7 @@ static bool check_role(zinf_checker *c)
     const uint64_t due = plan->job.sequence *
                          (c->kind == ZINF_PROGRAM_STEP ? plan->job.global_batch
                                                        : batch * plan->decisions.ranks);
+    const uint64_t root = of_root(c) ? c->instr->attr[0] : ZINF_NONE;
 
     switch (c->instr->opcode) {
     case ZINF_OP_BATCH:
@@ -286,12 +318,18 @@ static bool check_role(zinf_checker *c)
                 refuse(c, "C7", 0, o, "is made, loaded or saved by another program")) &&
                is_state(c, 0);
     case ZINF_OP_ALLGATHER:
-        return (is_array(c, 0, PARAM, 0) && o[1].value == plan->units[unit].whole_param) ||
-               refuse(c, "C6", 0, o, "is not a unit's shard into its whole");
+    case ZINF_OP_BROADCAST:
+        return (is_array(c, 0, PARAM, 0) && o[1].value == plan->units[unit].whole_param &&
+                plan->units[unit].owner == root) ||
+               refuse(c, "C6", 0, o, "is not a unit's shard, or all of it from the rank that owns "
+                      "it, into its whole");
     case ZINF_OP_REDUCE_SCATTER:
+    case ZINF_OP_REDUCE:
         return (is_array(c, 1, GRAD, 0) && o->value == plan->units[unit].whole_grad &&
+                plan->units[unit].owner == root &&
                 (c->seen[0].origin == here(c, o) || c->seen[0].origin == NO_ORIGIN)) ||
-               refuse(c, "C6", 0, o, "is not a unit's gradient, whole, into its shard");
+               refuse(c, "C6", 0, o, "is not a unit's gradient, whole, into its shard, or to the "
+                      "rank that owns it");
     case ZINF_OP_ALLREDUCE:
         return (o->offset == o[1].offset && o->value != o[1].value) ||
                refuse(c, "C6", 0, o, "is not summed in place, into a value of its own");
@@ -309,7 +347,7 @@ bool zinf_checker_statements(zinf_checker *c)
 {
     const zinf_plan *plan = c->plan;
     const zinf_decisions *d = &plan->decisions;
-    const uint64_t due = zinf_overhead_bytes(plan);
+    const uint64_t due = zinf_overhead_bytes(plan, false);
     const zinf_tensor **sorted = malloc((plan->n_tensors + (size_t)1) * sizeof *sorted);
     uint64_t batch, n_params = 0, empty = 0;
     const char *twice = NULL;
@@ -347,5 +385,6 @@ bool zinf_checker_statements(zinf_checker *c)
 
 bool zinf_checker_operands(zinf_checker *c)
 {
-    return (*c->links == '\0' || check_operator(c)) && check_role(c);
+    return (*c->links == '\0' || check_operator(c)) &&
+           (c->plan->decisions.partitioning != ZINF_OWNER || check_owned(c)) && check_role(c);
 }

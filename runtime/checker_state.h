@@ -20,7 +20,8 @@ enum { ZINF_UNROLL = 3 };
 #define UNKNOWN (UINT64_MAX - 1)
 #define OF_NOTHING UINT64_MAX
 
-/* What a value is of a unit. With several ranks its regions hold shards, values of their own. */
+/* What a value is of a unit. With several ranks its regions hold shards, or what one rank owns;
+ * either is a value of its own. */
 typedef enum state { NOTHING, PARAM, GRAD, OPTIMIZER, PARAM_SHARD, GRAD_SHARD } state;
 
 typedef struct cell { /* what is known of a piece of memory */
@@ -97,7 +98,7 @@ typedef struct zinf_checker {
 
 static inline bool copies(unsigned opcode)
 {
-    return (opcode >= ZINF_OP_UPLOAD && opcode <= ZINF_OP_COPY) || opcode == ZINF_OP_BROADCAST;
+    return opcode >= ZINF_OP_UPLOAD && opcode <= ZINF_OP_COPY;
 }
 
 static inline bool is_grad(state role)
@@ -149,15 +150,17 @@ static inline cell *cell_of(zinf_checker *c, unsigned tier, uint32_t interval)
     return zinf_intervals_payload(&c->maps[tier], interval);
 }
 
-/* A unit's region as an operand. */
+/* A unit's region as an operand, where zinf_operand_at says. */
 static inline zinf_operand region(const zinf_checker *c, uint32_t unit, state role)
 {
     const zinf_unit *u = &c->plan->units[unit];
     const zinf_region *r = role == PARAM ? &u->param : role == GRAD ? &u->grad : &u->optimizer;
+    zinf_operand o = {.tier = (uint8_t)r->tier, .offset = r->offset, .bytes = r->bytes,
+                      .value = r->bytes ? r->value : ZINF_NONE,
+                      .dtype = (uint8_t)(role == PARAM ? c->plan->job.precision : ZINF_F32)};
 
-    return (zinf_operand){.tier = (uint8_t)r->tier, .offset = r->offset, .bytes = r->bytes,
-                          .value = r->bytes ? r->value : ZINF_NONE,
-                          .dtype = (uint8_t)(role == PARAM ? c->plan->job.precision : ZINF_F32)};
+    o.offset = zinf_operand_at(c->plan, &(zinf_instr){.unit = unit}, &o);
+    return o;
 }
 
 static inline state role_of(const zinf_checker *c, const zinf_operand *o)
@@ -170,9 +173,10 @@ static inline uint32_t unit_of(const zinf_checker *c, const zinf_operand *o)
     return c->contents[o->value].unit;
 }
 
+/* Of the instruction visited. */
 static inline uint64_t here(const zinf_checker *c, const zinf_operand *o)
 {
-    return o->offset + o->stride * c->iteration;
+    return zinf_operand_at(c->plan, c->instr, o) + o->stride * c->iteration;
 }
 
 /* Where the unit begins that a gradient is of, as far as the operand alone tells. */

@@ -23,9 +23,13 @@ typedef struct zinf_collective {
     /* F32 */
     zinf_status (*reduce_scatter)(const struct zinf_collective *self, const void *send,
                                   void *recv, uint64_t count, zinf_dtype dtype, zinf_error *err);
+    /* F32; count is a multiple of n_ranks; recv counts on the root only, and is not send */
+    zinf_status (*reduce)(const struct zinf_collective *self, const void *send, void *recv,
+                          uint64_t count, zinf_dtype dtype, uint32_t root, zinf_error *err);
     /* F64 */
     zinf_status (*allreduce)(const struct zinf_collective *self, const void *send, void *recv,
                              uint64_t count, zinf_dtype dtype, zinf_error *err);
+    /* send counts on the root only */
     zinf_status (*broadcast)(const struct zinf_collective *self, const void *send, void *recv,
                              uint64_t count, zinf_dtype dtype, uint32_t root, zinf_error *err);
 

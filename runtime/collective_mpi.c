@@ -188,6 +188,62 @@ static zinf_status reduce_scatter(const zinf_collective *self, const void *send,
     return ZINF_OK;
 }
 
+/* The rank that the root receives from as the `index`-th, for a shard: s, s + 1, .. but itself. */
+static uint32_t contributor(const zinf_collective *self, uint64_t shard, uint64_t index)
+{
+    const uint64_t mine = (self->rank + self->n_ranks - shard) % self->n_ranks;
+
+    return (uint32_t)((shard + index + (index >= mine)) % self->n_ranks);
+}
+
+/* What reduce_scatter does, shard by shard, with every sum on the root: it receives one piece while
+ * it adds the one before. */
+static zinf_status reduce(const zinf_collective *self, const void *send, void *recv,
+                          uint64_t count, zinf_dtype dtype, uint32_t root, zinf_error *err)
+{
+    const uint64_t most = PIECE_BYTES / sizeof(float), shard = count / self->n_ranks;
+    const uint64_t pieces = (shard + most - 1) / most; /* of a shard */
+    const bool mine = self->rank == root;
+    const uint64_t peers = mine ? self->n_ranks - 1 : 1;
+    const uint64_t items = pieces * self->n_ranks * peers;
+    const float *whole = send;
+    context *c = self->context;
+    MPI_Request under_way[2];
+
+    if (dtype != ZINF_F32 || root >= self->n_ranks || count % self->n_ranks)
+        return zinf_fail(err, ZINF_WRONG_RESULT, "a sum of %" PRIu64 " %s on rank %" PRIu32
+                         " of %" PRIu32 "; only F32 is summed, in equal shards", count,
+                         zinf_dtype_name(dtype), root, self->n_ranks);
+    for (uint64_t next = 0, item = 0; item < items; item++) {
+        for (; next < items && next < item + 2; next++) {
+            const uint64_t s = next / peers / pieces, in = next / peers % pieces * most;
+            const uint64_t n = shard - in < most ? shard - in : most;
+            const uint32_t peer = mine ? contributor(self, s, next % peers) : root;
+            void *bytes = mine ? c->pieces[next % 2]
+                               : (void *)(uintptr_t)(whole + s * shard + in);
+            if (start(self, !mine, bytes, n * sizeof(float), peer, &under_way[next % 2], err))
+                return err->status;
+        }
+        if (finish(c, 1, &under_way[item % 2], err))
+            return err->status;
+        if (!mine)
+            continue;
+        const uint64_t s = item / peers / pieces, in = item / peers % pieces * most;
+        const uint64_t n = shard - in < most ? shard - in : most, index = item % peers;
+        const uint64_t turn = (root + self->n_ranks - s) % self->n_ranks; /* of its own */
+        const float *piece = (const float *)(const void *)c->pieces[item % 2];
+        const float *own = whole + s * shard + in;
+        float *sum = (float *)recv + s * shard + in;
+        if (index == 0)
+            memcpy(sum, turn == 0 ? own : piece, n * sizeof *sum);
+        for (uint64_t i = 0; (index > 0 || turn == 0) && i < n; i++)
+            sum[i] += piece[i];
+        for (uint64_t i = 0; turn == index + 1 && i < n; i++)
+            sum[i] += own[i];
+    }
+    return ZINF_OK;
+}
+
 /* A few scalars: all of them from every rank, added in order of ranks on each. */
 static zinf_status allreduce(const zinf_collective *self, const void *send, void *recv,
                              uint64_t count, zinf_dtype dtype, zinf_error *err)
@@ -302,8 +358,9 @@ zinf_status zinf_collective_mpi_open(zinf_collective *ret_collective, zinf_error
     MPI_Comm_size(c->comm, &n_ranks);
     *ret_collective = (zinf_collective){
         .name = "mpi", .rank = (uint32_t)rank, .n_ranks = (uint32_t)n_ranks, .context = c,
-        .allgather = allgather, .reduce_scatter = reduce_scatter, .allreduce = allreduce,
-        .broadcast = broadcast, .sent_bytes = sent_bytes, .cancel = cancel, .close = leave};
+        .allgather = allgather, .reduce_scatter = reduce_scatter, .reduce = reduce,
+        .allreduce = allreduce, .broadcast = broadcast, .sent_bytes = sent_bytes,
+        .cancel = cancel, .close = leave};
     return ZINF_OK;
 fail:
     free(pieces);

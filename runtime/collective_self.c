@@ -11,11 +11,11 @@ static zinf_status copy(const zinf_collective *self, const void *send, void *rec
     return ZINF_OK;
 }
 
-static zinf_status broadcast(const zinf_collective *self, const void *send, void *recv,
-                             uint64_t count, zinf_dtype dtype, uint32_t root, zinf_error *err)
+static zinf_status copy_at(const zinf_collective *self, const void *send, void *recv,
+                           uint64_t count, zinf_dtype dtype, uint32_t root, zinf_error *err)
 {
     if (root != 0)
-        return zinf_fail(err, ZINF_WRONG_RESULT, "a broadcast from rank %u of one rank", root);
+        return zinf_fail(err, ZINF_WRONG_RESULT, "a collective of root %u of one rank", root);
     return copy(self, send, recv, count, dtype, err);
 }
 
@@ -36,5 +36,6 @@ static void leave(const zinf_collective *self, int code)
 }
 
 const zinf_collective zinf_collective_self = {
-    .name = "self", .n_ranks = 1, .allgather = copy, .reduce_scatter = copy, .allreduce = copy,
-    .broadcast = broadcast, .sent_bytes = sent_bytes, .cancel = cancel, .close = leave};
+    .name = "self", .n_ranks = 1, .allgather = copy, .reduce_scatter = copy, .reduce = copy_at,
+    .allreduce = copy, .broadcast = copy_at, .sent_bytes = sent_bytes, .cancel = cancel,
+    .close = leave};

@@ -329,6 +329,8 @@ static zinf_status prepare_ops(zinf_executor *executor, zinf_error *err)
         zinf_op *op = &executor->ops[i];
         op->instr = instr;
         op->operands = &plan->operands[instr->operand0];
+        const uint32_t owner = zinf_instr_owner(plan, instr);
+        op->elsewhere = owner != ZINF_NONE && owner != executor->collective->rank;
         for (uint32_t slot = 0; slot < instr->n_operands; slot++) {
             const zinf_operand *operand = &op->operands[slot];
             if (operand->bytes == 0 || operand->tier == ZINF_TIER_NVME)

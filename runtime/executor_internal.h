@@ -28,6 +28,7 @@ typedef struct zinf_op {
     zinf_gemm *gemm[ZINF_OP_GEMMS]; /* the executor's, shared by equal descriptors */
     uint64_t first;  /* LOGITS: row of the vocabulary of the tile's first logit */
     uint32_t position; /* among the instructions of its queue in its segment */
+    bool elsewhere;    /* another rank carries it out, see zinf_instr_owner */
 } zinf_op;
 
 typedef struct zinf_shared_gemm {

@@ -14,8 +14,8 @@ void zinf_nonfinite_note(zinf_executor *executor, const zinf_op *op, const float
     if (op->instr->unit >= executor->plan->n_units)
         return;
     zinf_noted *noted = &executor->noted[op->instr->unit];
-    const uint64_t first = executor->collective->rank *
-                           executor->plan->units[op->instr->unit].shard_elems;
+    uint64_t first;
+    zinf_unit_range(&executor->plan->units[op->instr->unit], executor->collective->rank, &first);
     for (uint64_t i = 0; i < n && noted->place == 0; i++)
         if (!isfinite(x[i]))
             *noted = (zinf_noted){.place = first + i + 1, .value = x[i]};

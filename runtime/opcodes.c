@@ -47,3 +47,35 @@ zinf_access zinf_operand_access(const zinf_instr *instr, unsigned slot)
         return (zinf_access){false, true, letter == 'W' || letter == 'S'};
     }
 }
+
+uint32_t zinf_instr_owner(const zinf_plan *plan, const zinf_instr *instr)
+{
+    if (instr->unit >= plan->n_units)
+        return ZINF_NONE;
+    switch (instr->opcode) {
+    case ZINF_OP_CONVERT:
+    case ZINF_OP_ACCUMULATE:
+    case ZINF_OP_SUM_OF_SQUARES:
+    case ZINF_OP_ADAM:
+    case ZINF_OP_UPLOAD:
+    case ZINF_OP_DOWNLOAD:
+    case ZINF_OP_READ:
+    case ZINF_OP_WRITE:
+    case ZINF_OP_COPY:
+    case ZINF_OP_INIT:
+    case ZINF_OP_IMPORT:
+    case ZINF_OP_EXPORT:
+        return plan->units[instr->unit].owner;
+    default:
+        return ZINF_NONE;
+    }
+}
+
+uint64_t zinf_operand_at(const zinf_plan *plan, const zinf_instr *instr, const zinf_operand *o)
+{
+    if (instr->unit >= plan->n_units || plan->units[instr->unit].owner == ZINF_NONE ||
+        o->offset >= plan->machine.owned_bytes[o->tier])
+        return o->offset;
+    return o->offset + (plan->units[instr->unit].owner + (uint64_t)1) *
+                           plan->machine.arena_bytes[o->tier];
+}

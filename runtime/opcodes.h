@@ -65,7 +65,8 @@
  *                     row of h is set by the runtime before the program starts
  * CONVERT             r src, w dst: F32 <-> act, contiguous
  * ACCUMULATE          r src F32 [1][n], x acc F32 [1][n]
- * SUM_OF_SQUARES      r x F32 [1][n], w partial F64 scalar
+ * SUM_OF_SQUARES      r x F32 [1][n], w partial F64 scalar; of an owned unit 0 on the
+ *                     other ranks, and the sum over what would be shards on its own
  * CLIP                r partials F64 [1][units], w scalars F64 [1][3] = norm, factor, skip
  * ADAM                r grad F32 [1][n], x master, x m, x v F32 [1][n], w param act [1][n],
  *                     r scalars F64 [1][3] as CLIP wrote; attr0 1 if weight decay applies.
@@ -74,8 +75,10 @@
  * ALLGATHER           r shard [1][n], w whole [1][ranks * n], any element
  * REDUCE_SCATTER      r whole F32 [1][ranks * n], w shard F32 [1][n]: the sum over ranks, in an
  *                     order that depends on the shard and the number of ranks only
+ * REDUCE              r whole F32 [1][ranks * n], w the same on the root: the sum over ranks, each
+ *                     n-th in the order in which REDUCE_SCATTER sums that shard; attr0 root
  * ALLREDUCE           r send F64 scalars, w recv: the sum in order of ranks; may be in place
- * BROADCAST           r send, w recv; attr0 root
+ * BROADCAST           r shard [1][n] on the root, w whole [1][n], any element; attr0 root
  * BATCH               w tokens I32 [A*B][T+1] for the whole step (A accumulation steps); the
  *                     runtime's data position advances
  * INIT, IMPORT        w master, w m, w v F32 [1][n]: fresh values / from the checkpoint (unit);
@@ -123,6 +126,7 @@
     X(COPY, "copy", "CP", "rw", "")                                                              \
     X(ALLGATHER, "allgather", "G", "rw", "")                                                     \
     X(REDUCE_SCATTER, "reduce_scatter", "G", "rw", "")                                           \
+    X(REDUCE, "reduce", "G", "rw", "")                                                           \
     X(ALLREDUCE, "allreduce", "G", "rw", "")                                                     \
     X(BROADCAST, "broadcast", "G", "rw", "")                                                     \
     X(BATCH, "batch", "P", "w", "")                                                              \
@@ -150,5 +154,13 @@ typedef struct zinf_access {
     bool reads, writes, optional;
 } zinf_access;
 zinf_access zinf_operand_access(const zinf_instr *instr, unsigned slot);
+
+/* The rank that carries it out alone, because it moves or changes the state of a unit which that
+ * rank owns; the others pass it over. ZINF_NONE: every rank does. */
+uint32_t zinf_instr_owner(const zinf_plan *plan, const zinf_instr *instr);
+
+/* Where an operand is, in an arena that holds what each rank owns one after the other: two of them
+ * overlap on some rank if they do here. */
+uint64_t zinf_operand_at(const zinf_plan *plan, const zinf_instr *instr, const zinf_operand *o);
 
 #endif

@@ -297,9 +297,15 @@ RUN(accumulate)
 RUN(sum_of_squares)
 {
     UNUSED;
+    const zinf_plan *plan = executor->plan;
+    const uint32_t unit = op->instr->unit;
+    const bool owned = unit < plan->n_units && plan->units[unit].owner != ZINF_NONE;
+    const int64_t shard = ELEMS(0) / (owned ? plan->decisions.ranks : 1);
     const float *x = (const float *)p[0];
-    const double sum = KERNELS->sum_of_squares(KERNELS, x, ELEMS(0));
+    double sum = KERNELS->sum_of_squares(KERNELS, x, shard);
 
+    for (int64_t at = shard; at < ELEMS(0); at += shard) /* as ALLREDUCE adds those of ranks */
+        sum += KERNELS->sum_of_squares(KERNELS, x + at, shard);
     *(double *)(void *)p[1] = sum;
     if (!isfinite(sum))
         zinf_nonfinite_note(executor, op, x, (uint64_t)ELEMS(0));
@@ -365,6 +371,15 @@ RUN(zero)
     return ZINF_OK;
 }
 
+/* What another rank does; its part of a sum over ranks is nothing here. */
+RUN(elsewhere)
+{
+    UNUSED;
+    if (op->instr->opcode == ZINF_OP_SUM_OF_SQUARES)
+        *(double *)(void *)p[1] = 0;
+    return ZINF_OK;
+}
+
 /* read and write are transfer.c's; this is what its thread never calls */
 RUN(transfer)
 {
@@ -383,6 +398,8 @@ RUN(collective)
         return ranks->allgather(ranks, p[0], p[1], n_send, dtype, err);
     case ZINF_OP_REDUCE_SCATTER:
         return ranks->reduce_scatter(ranks, p[0], p[1], n_recv, dtype, err);
+    case ZINF_OP_REDUCE:
+        return ranks->reduce(ranks, p[0], p[1], n_send, dtype, (uint32_t)op->instr->attr[0], err);
     case ZINF_OP_ALLREDUCE:
         return ranks->allreduce(ranks, p[0], p[1], n_send, dtype, err);
     default:
@@ -622,6 +639,7 @@ static const struct {
     [ZINF_OP_COPY] = {run_copy, NULL},
     [ZINF_OP_ALLGATHER] = {run_collective, NULL},
     [ZINF_OP_REDUCE_SCATTER] = {run_collective, NULL},
+    [ZINF_OP_REDUCE] = {run_collective, NULL},
     [ZINF_OP_ALLREDUCE] = {run_collective, NULL},
     [ZINF_OP_BROADCAST] = {run_collective, NULL},
     [ZINF_OP_BATCH] = {run_batch, NULL},
@@ -633,7 +651,7 @@ static const struct {
 
 zinf_status zinf_op_prepare(zinf_executor *executor, zinf_op *op, zinf_error *err)
 {
-    op->run = operations[op->instr->opcode].run;
+    op->run = op->elsewhere ? run_elsewhere : operations[op->instr->opcode].run;
     if (operations[op->instr->opcode].prepare)
         return operations[op->instr->opcode].prepare(executor, op, err);
     return ZINF_OK;

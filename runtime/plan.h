@@ -5,7 +5,8 @@
  * in one sequential order ("program order") in which running them one after another is correct;
  * waits name exactly the earlier instructions in other queues that must have finished first.
  * Every rank runs the same program, no operand depends on the rank; only what INIT, IMPORT and
- * EXPORT put into a unit's regions does.
+ * EXPORT put into a unit's regions does, and, where a unit belongs to one rank, whether an
+ * instruction is carried out or passed over (zinf_instr_owner).
  *
  * Owns the file format (plan_io.c). Decides nothing.
  */
@@ -157,7 +158,10 @@ typedef struct zinf_region {
  * the unit, which is padded with zeros once, at its end, to ranks * shard_elems. The optimizer
  * region holds fp32 master, m, v, each shard_elems long, array_stride bytes apart. Gathered, the
  * parameters and the gradient are values of their own; with one rank a shard is the whole and so
- * are its values. */
+ * are its values.
+ * Or a rank owns the unit, has all of it and broadcasts it: then its one shard is padded to `ranks`
+ * equal parts, and the three regions are in the first owned_bytes of their arenas, where other
+ * ranks have other units. Sums have the same order as those of shards: no bit depends on it. */
 typedef struct zinf_unit {
     char name[ZINF_NAME_BYTES];
     uint64_t n_elems, shard_elems, array_stride;
@@ -165,6 +169,7 @@ typedef struct zinf_unit {
     uint32_t first_part, n_parts;
     int32_t layer;
     uint32_t decays; /* 1: weight decay applies (matrices), 0: not (vectors) */
+    uint32_t owner, reserved; /* rank; ZINF_NONE: sharded over all */
     zinf_region param, grad, optimizer;
 } zinf_unit;
 
@@ -200,6 +205,13 @@ typedef struct zinf_job_info {
  * when the units before it are updated already. */
 typedef enum zinf_optimizer_time { ZINF_AFTER_BACKWARD, ZINF_IN_BACKWARD } zinf_optimizer_time;
 
+/* Whether every rank has a shard of every unit, allgathered to use it, or one rank all of it, which
+ * it broadcasts (ZeRO-Infinity 6.1). */
+typedef enum zinf_partitioning { ZINF_BANDWIDTH_CENTRIC, ZINF_OWNER } zinf_partitioning;
+
+/* Synchronous: a collective comes after all compute before it, and compute after it waits. */
+typedef enum zinf_collectives { ZINF_OVERLAPPED, ZINF_SYNCHRONOUS } zinf_collectives;
+
 typedef struct zinf_decisions {
     uint32_t tier[ZINF_N_CLASSES]; /* zinf_tier */
     uint32_t tiles[ZINF_N_LINEARS];
@@ -207,7 +219,8 @@ typedef struct zinf_decisions {
     uint32_t checkpoint_interval; /* blocks between checkpoints; 0: none, nothing recomputed */
     uint32_t prefetch_read, prefetch_upload, prefetch_gather; /* operators ahead */
     uint32_t order;          /* 0 horizontal */
-    uint32_t partitioning;   /* 0 bandwidth-centric */
+    uint32_t partitioning;   /* zinf_partitioning */
+    uint32_t collectives;    /* zinf_collectives */
     uint32_t optimizer_time; /* zinf_optimizer_time */
     uint32_t ranks;
     uint64_t io_block_bytes;
@@ -225,7 +238,8 @@ typedef struct zinf_predicted {
     double hardware_flops_per_step; /* with recomputation */
     double peak_flops;              /* of the device at this precision */
     zinf_traffic traffic[ZINF_N_CLASSES];
-    /* in a step: by upload, download, read and write; sent to other ranks by collective */
+    /* in a step: by upload, download, read and write; sent to other ranks by collective; the mean
+     * over ranks where they own units */
     uint64_t moved_bytes[ZINF_N_QUEUES];
     uint32_t bound_by;      /* zinf_queue with the largest busy time */
     uint32_t n_collectives; /* in a step */
@@ -237,6 +251,7 @@ typedef struct zinf_machine_info {
     uint64_t unified;     /* 1: device and host are one memory, all of it in tier device */
     uint64_t shared_cores; /* 1: compute, update, upload and download share the same cores */
     uint64_t arena_bytes[ZINF_N_TIERS];    /* what the runtime allocates */
+    uint64_t owned_bytes[ZINF_N_TIERS];    /* its first: regions of units that a rank owns */
     uint64_t overhead_bytes[ZINF_N_TIERS]; /* stated, outside the arenas */
     uint64_t capacity_bytes[ZINF_N_TIERS];
     uint64_t overlap_read_write; /* 1: read and write do not slow each other down */
@@ -270,10 +285,11 @@ typedef struct zinf_plan {
  * They are the first of its shard; the rest of the shard is padding. */
 static inline uint64_t zinf_unit_range(const zinf_unit *unit, uint32_t rank, uint64_t *ret_first)
 {
-    const uint64_t first = rank * unit->shard_elems;
+    const bool owned = unit->owner != ZINF_NONE;
+    const uint64_t first = owned ? 0 : rank * unit->shard_elems;
 
     *ret_first = first;
-    if (first >= unit->n_elems)
+    if (owned ? rank != unit->owner : first >= unit->n_elems)
         return 0;
     return unit->n_elems - first < unit->shard_elems ? unit->n_elems - first : unit->shard_elems;
 }

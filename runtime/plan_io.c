@@ -29,7 +29,7 @@ static const char magic[8] = {'Z', 'I', 'N', 'F', 'P', 'L', 'A', 'N'};
 
 /* The arrays of a plan, in file order. */
 #define SECTIONS(X)                                                                              \
-    X(segments, 16) X(instrs, 72) X(operands, 56) X(waits, 8) X(tensors, 104) X(units, 184)       \
+    X(segments, 16) X(instrs, 72) X(operands, 56) X(waits, 8) X(tensors, 104) X(units, 192)       \
     X(parts, 32) X(items, 80) X(values, 4) X(strings, 1)
 
 enum {
@@ -89,7 +89,7 @@ static uint64_t padded(uint64_t bytes)
     return (bytes + 7) & ~(uint64_t)7;
 }
 
-/* Cannot overflow: 2^32 elements of at most 184 bytes, ten times. */
+/* Cannot overflow: 2^32 elements of at most 192 bytes, ten times. */
 static uint64_t file_bytes(const file_header *header)
 {
     uint64_t total = sizeof(file_header) + sizeof(file_fixed);

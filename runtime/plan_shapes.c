@@ -60,6 +60,7 @@ static const shape_rule rules[ZINF_N_OPCODES] = {
     [ZINF_OP_COPY] = {"", BYTES_SLOTS, ""},
     [ZINF_OP_ALLGATHER] = {"", BYTES_SLOTS, ""},
     [ZINF_OP_REDUCE_SCATTER] = {"", "f v E|f v O", ""},
+    [ZINF_OP_REDUCE] = {"", "f v E|f v E", ""},
     [ZINF_OP_ALLREDUCE] = {"", "d v E|d v E", ""},
     [ZINF_OP_BROADCAST] = {"", BYTES_SLOTS, ""},
     [ZINF_OP_BATCH] = {"", "i R T+1", ""},
@@ -320,6 +321,12 @@ static zinf_status check_meaning(const zinf_plan *plan, uint32_t index,
             wrong = "its two operands differ in element type";
         else if (instr->opcode == ZINF_OP_BROADCAST && instr->attr[0] >= plan->decisions.ranks)
             wrong = "its root is no rank";
+        break;
+    case ZINF_OP_REDUCE:
+        if (instr->attr[0] >= plan->decisions.ranks)
+            wrong = "its root is no rank";
+        else if (LETTER('E') % plan->decisions.ranks)
+            wrong = "its elements are no multiple of the number of ranks";
         break;
     case ZINF_OP_ADAM:
         if (instr->unit >= plan->n_units)

@@ -64,7 +64,9 @@ static zinf_status check_fixed(const zinf_plan *plan, zinf_error *err)
         {"decisions.micro_batch", decisions->micro_batch, 1, UINT32_MAX},
         {"decisions.accumulation", decisions->accumulation, 1, MOST_COUNT},
         {"decisions.order", decisions->order, 0, 1},
-        {"decisions.partitioning", decisions->partitioning, 0, 1},
+        {"decisions.partitioning", decisions->partitioning, 0,
+         decisions->ranks > 1 ? ZINF_OWNER : ZINF_BANDWIDTH_CENTRIC},
+        {"decisions.collectives", decisions->collectives, 0, ZINF_SYNCHRONOUS},
         {"decisions.optimizer_time", decisions->optimizer_time, 0,
          job->clip > 0 ? ZINF_AFTER_BACKWARD : ZINF_IN_BACKWARD},
         {"decisions.ranks", decisions->ranks, 1, UINT32_MAX},
@@ -115,6 +117,14 @@ static zinf_status check_fixed(const zinf_plan *plan, zinf_error *err)
         if (machine->arena_bytes[i] > MOST_SIZE)
             return REFUSE("the %s arena has %" PRIu64 " bytes, at most %" PRIu64 " are allowed",
                           zinf_tier_name((unsigned)i), machine->arena_bytes[i], MOST_SIZE);
+        /* all ranks' owned bytes one after the other have addresses of 64 bits */
+        if (machine->owned_bytes[i] > (decisions->partitioning == ZINF_OWNER &&
+                                               i <= ZINF_TIER_NVME ? machine->arena_bytes[i] : 0) ||
+            (machine->owned_bytes[i] &&
+             machine->arena_bytes[i] > MOST_SIZE / ((uint64_t)decisions->ranks + 1)))
+            return REFUSE("of the %s arena %" PRIu64 " bytes are said to be what each of %" PRIu32
+                          " ranks owns", zinf_tier_name((unsigned)i), machine->owned_bytes[i],
+                          decisions->ranks);
         if (i <= ZINF_TIER_NVME && (__builtin_add_overflow(machine->arena_bytes[i],
                                                            machine->overhead_bytes[i], &need) ||
                                     need > machine->capacity_bytes[i]))
@@ -202,6 +212,11 @@ static zinf_status check_region(const zinf_plan *plan, const zinf_unit *unit, co
     if (region->value != ZINF_NONE && region->value >= plan->n_values)
         return REFUSE("unit \"%s\": its %s is value %" PRIu32 " of %" PRIu32, unit->name, what,
                       region->value, plan->n_values);
+    if (unit->owner != ZINF_NONE &&
+        region->offset + region->bytes > plan->machine.owned_bytes[region->tier])
+        return RULE("C1", "unit \"%s\": its %s ends beyond what a rank owns of the %s arena, %"
+                    PRIu64 " bytes", unit->name, what, zinf_tier_name(region->tier),
+                    plan->machine.owned_bytes[region->tier]);
     if (region->offset % ZINF_PAGE || region->bytes % ZINF_PAGE)
         return RULE("C2", "unit \"%s\": its %s is not aligned to pages of %d bytes", unit->name,
                     what, ZINF_PAGE);
@@ -239,6 +254,13 @@ static zinf_status check_unit(const zinf_plan *plan, const zinf_unit *unit, zinf
         return REFUSE("unit \"%s\": %" PRIu64 " elements, arrays %" PRIu64 " bytes apart",
                       unit->name, unit->n_elems, unit->array_stride);
     const uint64_t shard = unit->shard_elems, ranks = plan->decisions.ranks;
+    const bool fine = plan->decisions.partitioning == ZINF_OWNER
+                          ? unit->owner < ranks && shard >= unit->n_elems && shard % ranks == 0
+                          : unit->owner == ZINF_NONE;
+    if (!fine)
+        return RULE("C6", "unit \"%s\": it belongs to rank %" PRIu32 " of %" PRIu64 ", %" PRIu64
+                    " elements for its %" PRIu64, unit->name, unit->owner, ranks, shard,
+                    unit->n_elems);
     if (shard > MOST_SIZE / 64 || __builtin_mul_overflow(shard, ranks, &at) ||
         at < unit->n_elems || at > MOST_SIZE / 64 || (ranks == 1 && shard != unit->n_elems))
         return REFUSE("unit \"%s\": %" PRIu64 " shards of %" PRIu64 " elements are not its %"

@@ -96,6 +96,10 @@ zinf_status zinf_ranks_join(const zinf_launch *launch, zinf_ranks *ret_ranks, zi
     void *module = launch->module ? load(launch->module, why, sizeof why) : NULL;
     zinf_collective_open_function *open_table = NULL;
 
+    if (!launch->module && !getenv("PMIX_RANK"))
+        return zinf_fail(err, ZINF_MACHINE, "%s started %" PRIu32 " ranks and connects them by no "
+                         "PMI; use srun --mpi=pmix with Open MPI, --mpi=pmi2 with MPICH, or mpirun",
+                         launch->launcher, launch->n_ranks);
     for (size_t i = 0; !module && i < sizeof any / sizeof *any; i++)
         if (!launch->module || i == 2)
             module = load(any[i], why, sizeof why);

@@ -138,6 +138,10 @@ static void prepare_flight(zinf_executor *executor, const zinf_op *op, uint64_t 
     const bool write = op->instr->opcode == ZINF_OP_WRITE;
     const int nvme = write ? 1 : 0, memory = write ? 0 : 1;
 
+    if (op->elsewhere) { /* of no bytes: it only takes its turn */
+        *ret_flight = (zinf_flight){.op = op, .iteration = iteration};
+        return;
+    }
     *ret_flight = (zinf_flight){
         .io = {.write = write,
                .offset = op->operands[nvme].offset + iteration * op->operands[nvme].stride,
@@ -150,6 +154,8 @@ static void prepare_flight(zinf_executor *executor, const zinf_op *op, uint64_t 
 static zinf_status start_flight(zinf_lane *lane, zinf_flight *flight, zinf_error *err)
 {
     flight->start_ns = zinf_now_ns();
+    if (flight->op->elsewhere)
+        return ZINF_OK;
     if (flight->io.write)
         note_written(lane->executor, &flight->io);
     return zinf_channel_submit(lane->channel, &flight->io, err);
@@ -157,6 +163,8 @@ static zinf_status start_flight(zinf_lane *lane, zinf_flight *flight, zinf_error
 
 static zinf_status finish_flight(zinf_lane *lane, zinf_flight *flight, zinf_error *err)
 {
+    if (flight->op->elsewhere)
+        return ZINF_OK;
     if (zinf_channel_wait(lane->channel, &flight->io, err))
         return err->status;
     return flight->io.write ? ZINF_OK : check_read(lane->executor, &flight->io, err);
@@ -269,7 +277,7 @@ void zinf_transfer_lane(zinf_lane *lane)
     /* a failed run: memory stays ours until the device is done with it */
     for (; done < started; done++) {
         zinf_error ignored = {0};
-        (void)zinf_channel_wait(lane->channel, &lane->flights[done % ZINF_FLIGHTS].io, &ignored);
+        (void)finish_flight(lane, &lane->flights[done % ZINF_FLIGHTS], &ignored);
     }
 }
 

@@ -272,8 +272,32 @@ def overlap(m):
            (told["predicted"]["serial_s"] / told["predicted"]["step_s"]), spread_of(serial))
 
 
+def run_of_ranks(m, launcher, plan):
+    """The log of two ranks: (times of the steps, summary)"""
+    log = plan + ".log"
+    os.environ.update({"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+    m.call([launcher, "-n", "2", "--oversubscribe", "--bind-to", "none", m.program("zinf-run"),
+            plan, "--data", m.text(), "--steps", str(m.options.steps), "--log", log, "--nvme",
+            m.dir], measured=True)
+    with open(log) as lines:
+        rows = [json.loads(line) for line in lines]
+    return step_times([row for row in rows if "step" in row]), rows[-1]["summary"]
+
+
+# name, --set of the one, --set of the other: the ratio is of their step times
+OF_RANKS = [("gather", ["prefetch.gather=0"], ["prefetch.gather=2"],
+             "the step with allgathers 2 operators ahead"),
+            ("synchronous", ["prefetch.gather=2", "collectives=synchronous"],
+             ["prefetch.gather=2", "collectives=overlapped"],
+             "the step with collectives overlapped"),
+            ("owner", ["prefetch.gather=2", "partitioning=owner"],
+             ["prefetch.gather=2", "partitioning=bandwidth"], "the step, bandwidth-centric"),
+            ("owner, nvme", ["partitioning=owner", *STORED],
+             ["partitioning=bandwidth", *STORED], "the step, bandwidth-centric")]
+
+
 def ranks(m):
-    """step of 2 ranks with allgathers ahead, to one where compute waits for each"""
+    """step of 2 ranks: gathers awaited, collectives synchronous, units owned, each to without"""
     launcher = shutil.which("mpirun.openmpi") or shutil.which("mpirun")
     if not launcher or "zinf-mpi-openmpi.so" not in os.listdir(os.path.join(m.build, "runtime")):
         say("ranks is left out: it needs Open MPI (apt install libopenmpi-dev openmpi-bin)")
@@ -289,24 +313,26 @@ def ranks(m):
         text + "  links:\n" + link
     cluster = m.file("two-ranks.yaml", text)
     model = m.model("ranks", 256, 8, layers=6, hidden=512, heads=8, vocab=8192)
-    words = [launcher, "-n", "2", "--oversubscribe", "--bind-to", "none"]
-    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    os.environ.update(allowed)
-    times, predicted = {}, {}
-    for gather in (0, 2):
-        path, told = m.plan(model, cluster, DEVICE + ["checkpoint_interval=1", "micro_batch=1",
-                                                      "prefetch.gather=%d" % gather])
-        log = path + ".log"
-        m.call(words + [m.program("zinf-run"), path, "--data", m.text(), "--steps",
-                        str(m.options.steps), "--log", log, "--nvme", m.dir], measured=True)
-        with open(log) as lines:
-            rows = [json.loads(line) for line in lines]
-        times[gather] = step_times([row for row in rows if "step" in row])
-        predicted[gather] = told["predicted"]["step_s"]
-        sent = rows[-1]["summary"]["ranks"][0]["sent_bytes"]
-    report(m.options, "ranks/gather", statistics.median(times[0]) / statistics.median(times[2]),
-           "ratio", "2 ranks, %.1f MB sent a step by each; predicted %.3f" %
-           (sent / 1e6, predicted[0] / predicted[2]), spread_of(times[0]))
+    same = DEVICE + ["checkpoint_interval=1", "micro_batch=1"]
+    known = {}
+    for name, one, other, of in OF_RANKS:
+        for pins in one, other:
+            key = " ".join(pins)
+            if key in known:
+                continue
+            path, told = m.plan(model, cluster, same + pins)
+            times, summary = run_of_ranks(m, launcher, path)
+            sent = [rank["sent_bytes"] for rank in summary["ranks"]]
+            if sum(sent) // 2 != told["ranks"]["sent_bytes_per_step"]:
+                raise Failed("%s: ranks sent %s bytes a step, the plan says %d each" %
+                             (key, sent, told["ranks"]["sent_bytes_per_step"]))
+            known[key] = times, told, sent
+        (times, told, sent), (base, base_told, _) = known[" ".join(one)], known[" ".join(other)]
+        report(m.options, "ranks/" + name, statistics.median(times) / statistics.median(base),
+               "ratio", "%s, %.3f s; predicted %.3f; %s MB sent a step, as planned" %
+               (of, statistics.median(base),
+                told["predicted"]["step_s"] / base_told["predicted"]["step_s"],
+                " and ".join("%.1f" % (n / 1e6) for n in sent)), spread_of(times))
 
 
 def fio(m, kind, block, depth):

@@ -72,7 +72,7 @@ static zinf_plan make(uint32_t n_pairs)
         p.units[t] = (zinf_unit){.n_elems = M * K, .shard_elems = M * K,
                                  .whole_param = PARAM + t, .whole_grad = ZINF_NONE,
                                  .array_stride = M * K * 4, .first_part = t,
-                                 .n_parts = 1, .decays = 1,
+                                 .n_parts = 1, .decays = 1, .owner = ZINF_NONE,
                                  .param = {t * TILE, TILE, ZINF_TIER_HOST, PARAM + t},
                                  .optimizer = {at, STATE, ZINF_TIER_HOST, OPTIMIZER + t}};
         for (uint64_t i = 0; i < 3; i++)

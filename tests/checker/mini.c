@@ -452,7 +452,7 @@ static void add_unit(builder *b, const char *name, uint64_t first, uint64_t rows
                                        .n_rows = rows};
     *u = (zinf_unit){.n_elems = rows * MINI_C, .shard_elems = rows * MINI_C,
                      .array_stride = rows * MINI_C * 4 + 64, .first_part = p->n_parts,
-                     .n_parts = 1, .decays = 1};
+                     .n_parts = 1, .decays = 1, .owner = ZINF_NONE};
     snprintf(u->name, sizeof u->name, "%s", name);
     zinf_region *regions[3] = {&u->param, &u->grad, &u->optimizer};
     const zinf_tier tiers[3] = {b->o.param, b->o.grad, b->o.optimizer};

@@ -260,6 +260,54 @@ static bool other_heads(zinf_plan *plan, uint32_t i)
     return true;
 }
 
+static bool other_root(zinf_plan *plan, uint32_t i)
+{
+    zinf_instr *instr = &plan->instrs[i];
+
+    instr->attr[0] = (instr->attr[0] + 1) % plan->decisions.ranks;
+    return instr->opcode == ZINF_OP_BROADCAST || instr->opcode == ZINF_OP_REDUCE;
+}
+
+static bool other_owner(zinf_plan *plan, uint32_t i)
+{
+    zinf_unit *unit = &plan->units[plan->instrs[i].unit % plan->n_units];
+
+    unit->owner = (unit->owner + 1) % plan->decisions.ranks;
+    return plan->decisions.partitioning == ZINF_OWNER && plan->instrs[i].unit != ZINF_NONE;
+}
+
+static bool no_owner(zinf_plan *plan, uint32_t i)
+{
+    zinf_unit *unit = &plan->units[plan->instrs[i].unit % plan->n_units];
+    const bool owned = unit->owner != ZINF_NONE;
+
+    unit->owner = owned ? ZINF_NONE : 0;
+    return plan->instrs[i].unit != ZINF_NONE;
+}
+
+/* What an owner does is said to be of the unit of another one. */
+static bool unit_of_another_owner(zinf_plan *plan, uint32_t i)
+{
+    zinf_instr *instr = &plan->instrs[i];
+    const uint32_t before = instr->unit;
+
+    if (zinf_instr_owner(plan, instr) == ZINF_NONE)
+        return false;
+    do
+        instr->unit = (instr->unit + 1) % plan->n_units;
+    while (instr->unit != before && plan->units[instr->unit].owner == plan->units[before].owner);
+    return instr->unit != before;
+}
+
+/* An owner's instruction that all ranks carry out. */
+static bool of_no_unit(zinf_plan *plan, uint32_t i)
+{
+    const bool owned = zinf_instr_owner(plan, &plan->instrs[i]) != ZINF_NONE;
+
+    plan->instrs[i].unit = ZINF_NONE;
+    return owned;
+}
+
 static bool other_sequence(zinf_plan *plan, uint32_t i)
 {
     zinf_instr *instr = &plan->instrs[i];
@@ -406,6 +454,16 @@ static bool update_omitted(zinf_plan *plan, uint32_t i)
     return of_kind(plan, i, is_update) && drop_instr(plan, i);
 }
 
+static bool collective_omitted(zinf_plan *plan, uint32_t i)
+{
+    return of_kind(plan, i, is_collective) && drop_instr(plan, i);
+}
+
+static bool collective_twice(zinf_plan *plan, uint32_t i)
+{
+    return of_kind(plan, i, is_collective) && duplicate_instr(plan, i);
+}
+
 static bool collective_reordered(zinf_plan *plan, uint32_t i)
 {
     return of_kind(plan, i, is_collective) && swap_in_queue(plan, i);
@@ -433,6 +491,9 @@ const mutation mutations[] = {
     M(wrong_dtype, OPERAND), M(drop_instr, INSTR), M(duplicate_instr, INSTR),
     M(instead_of_the_next, INSTR), M(swap_with_next, INSTR), M(swap_in_queue, INSTR),
     M(update_twice, INSTR), M(update_omitted, INSTR), M(collective_reordered, INSTR),
+    M(collective_omitted, INSTR), M(collective_twice, INSTR), M(other_root, INSTR),
+    M(other_owner, INSTR), M(no_owner, INSTR), M(unit_of_another_owner, INSTR),
+    M(of_no_unit, INSTR),
     M(other_collective, INSTR), M(flip_accumulate, INSTR), M(other_queue, INSTR),
     M(other_unit, INSTR), M(flip_attr_0, INSTR), M(flip_attr_1, INSTR), M(flip_attr_2, INSTR),
     M(flip_attr_3, INSTR), M(double_attr_0, INSTR), M(double_attr_1, INSTR),

@@ -85,15 +85,26 @@ static bool overlap(const zinf_operand *a, uint64_t i, const zinf_operand *b, ui
     return false;
 }
 
+static bool is_owned(const zinf_plan *plan, const zinf_operand *o)
+{
+    return o->offset < plan->machine.owned_bytes[o->tier];
+}
+
 static bool conflict(const zinf_plan *plan, const visit *x, const visit *y)
 {
     const zinf_instr *a = &plan->instrs[x->instr], *b = &plan->instrs[y->instr];
 
     if (a->queue == b->queue)
         return false;
+    /* what two ranks own meets nowhere */
+    const bool apart = a->unit != ZINF_NONE && b->unit != ZINF_NONE &&
+                       plan->units[a->unit].owner != plan->units[b->unit].owner;
     for (uint32_t i = 0; i < a->n_operands; i++)
         for (uint32_t k = 0; k < b->n_operands; k++)
-            if ((zinf_operand_access(a, i).writes || zinf_operand_access(b, k).writes) &&
+            if (apart && is_owned(plan, &plan->operands[a->operand0 + i]) &&
+                is_owned(plan, &plan->operands[b->operand0 + k]))
+                continue;
+            else if ((zinf_operand_access(a, i).writes || zinf_operand_access(b, k).writes) &&
                 overlap(&plan->operands[a->operand0 + i], x->iteration,
                         &plan->operands[b->operand0 + k], y->iteration))
                 return true;

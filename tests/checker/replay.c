@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "kernels/bf16.h"
 #include "runtime/executor.h"
 #include "runtime/rate.h"
 #include "runtime/storage_engine.h"
@@ -118,8 +119,41 @@ static zinf_status scatter(const zinf_collective *self, const void *send, void *
     return ZINF_OK;
 }
 
+/* What another root sends: something, whoever it is. */
+static zinf_status broadcast(const zinf_collective *self, const void *send, void *recv,
+                             uint64_t count, zinf_dtype dtype, uint32_t root, zinf_error *err)
+{
+    (void)err;
+    if (root == self->rank)
+        memmove(recv, send, count * zinf_dtype_bytes(dtype));
+    for (uint64_t i = 0; root != self->rank && i < count; i++) {
+        const float value = 0.01f * (float)((i + root) % 17) - 0.08f;
+        if (dtype == ZINF_F32)
+            ((float *)recv)[i] = value;
+        else
+            ((uint16_t *)recv)[i] = zinf_bf16_from_f32(value);
+    }
+    return ZINF_OK;
+}
+
+/* The others have what this one has, from another place of the shard on. */
 static zinf_status reduce(const zinf_collective *self, const void *send, void *recv,
-                          uint64_t count, zinf_dtype dtype, zinf_error *err)
+                          uint64_t count, zinf_dtype dtype, uint32_t root, zinf_error *err)
+{
+    const float *from = send;
+
+    (void)dtype, (void)err;
+    for (uint64_t i = 0; root == self->rank && i < count; i++) {
+        float all = from[i];
+        for (uint64_t r = 1; r < self->n_ranks; r++)
+            all += from[(i + r) % count];
+        ((float *)recv)[i] = all;
+    }
+    return ZINF_OK;
+}
+
+static zinf_status sum(const zinf_collective *self, const void *send, void *recv,
+                       uint64_t count, zinf_dtype dtype, zinf_error *err)
 {
     (void)dtype, (void)err;
     for (uint64_t i = 0; i < count; i++)
@@ -144,7 +178,7 @@ static void leave(const zinf_collective *self, int code)
 }
 
 /* Garbage wherever no state of a unit lies; the runtime keeps nothing there between programs. */
-static void dirty(const zinf_plan *plan, zinf_executor *executor)
+static void dirty(const zinf_plan *plan, uint32_t rank, zinf_executor *executor)
 {
     for (unsigned tier = ZINF_TIER_DEVICE; tier <= ZINF_TIER_HOST; tier++) {
         const uint64_t bytes = plan->machine.arena_bytes[tier];
@@ -157,7 +191,8 @@ static void dirty(const zinf_plan *plan, zinf_executor *executor)
         for (uint32_t u = 0; u < plan->n_units; u++) {
             const zinf_region *r[2] = {&plan->units[u].param, &plan->units[u].optimizer};
             for (int i = 0; i < 2; i++)
-                if (r[i]->tier == tier && r[i]->bytes)
+                if (r[i]->tier == tier && r[i]->bytes &&
+                    (plan->units[u].owner == ZINF_NONE || plan->units[u].owner == rank))
                     memcpy(arena + r[i]->offset, kept + r[i]->offset, r[i]->bytes);
         }
         free(kept);
@@ -168,6 +203,7 @@ static void dirty(const zinf_plan *plan, zinf_executor *executor)
 
 typedef struct world {
     const zinf_plan *plan;
+    uint32_t rank;
     uint64_t position, hash;
     float *states; /* [3][elements] */
     uint64_t n_elems, *first; /* of each tensor */
@@ -243,23 +279,26 @@ static zinf_status live(zinf_executor *executor, world *w, zinf_error *err)
         if (life[i].program == ZINF_PROGRAM_SAVE)
             mix(w, w->states, 3 * w->n_elems * sizeof *w->states);
         mix(w, &w->position, sizeof w->position);
-        dirty(w->plan, executor);
+        dirty(w->plan, w->rank, executor);
     }
     return ZINF_OK;
 }
 
-zinf_status replay(const zinf_plan *plan, uint64_t *ret_hash, zinf_error *err)
+static zinf_status replay_as(const zinf_plan *plan, uint32_t rank, uint64_t *hash,
+                             zinf_error *err)
 {
     const zinf_storage_options io = {ZINF_ENGINE_AUTO, plan->decisions.io_block_bytes,
                                      plan->decisions.io_depth};
     const uint64_t bytes = plan->machine.arena_bytes[ZINF_TIER_NVME];
-    const zinf_collective ranks = {.name = "echo", .n_ranks = plan->decisions.ranks,
+    const zinf_collective ranks = {.name = "echo", .rank = rank, .n_ranks = plan->decisions.ranks,
                                    .allgather = gather, .reduce_scatter = scatter,
-                                   .allreduce = reduce, .sent_bytes = sent_bytes,
+                                   .reduce = reduce, .allreduce = sum,
+                                   .broadcast = broadcast, .sent_bytes = sent_bytes,
                                    .cancel = cancel, .close = leave};
     zinf_executor_options options = {.serial = true, .backend = &reference,
                                      .collective = &ranks};
-    world w = {.plan = plan, .logits = calloc(plan->model.vocab, sizeof *w.logits),
+    world w = {.plan = plan, .rank = rank, .hash = *hash,
+               .logits = calloc(plan->model.vocab, sizeof *w.logits),
                .first = calloc(plan->n_tensors + (size_t)1, sizeof *w.first)};
     zinf_executor *executor = NULL;
     char warning[256], directory[] = "/tmp/zinf-replay-XXXXXX";
@@ -290,6 +329,17 @@ zinf_status replay(const zinf_plan *plan, uint64_t *ret_hash, zinf_error *err)
     free(w.states);
     free(w.first);
     free(w.logits);
-    *ret_hash = w.hash;
+    *hash = w.hash;
+    return err->status;
+}
+
+zinf_status replay(const zinf_plan *plan, uint64_t *ret_hash, zinf_error *err)
+{
+    const bool owned = plan->decisions.partitioning == ZINF_OWNER; /* ranks do different things */
+    const uint32_t n = owned ? plan->decisions.ranks : 1;
+
+    *ret_hash = 0;
+    for (uint32_t rank = 0; rank < n && err->status == ZINF_OK; rank++)
+        replay_as(plan, rank, ret_hash, err);
     return err->status;
 }

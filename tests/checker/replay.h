@@ -6,8 +6,9 @@
 #include "runtime/plan.h"
 
 /* INIT, two STEPs, EVAL, SAMPLE, SAVE, LOAD, a STEP, SAVE; in program order, in memory that holds
- * garbage wherever no unit's state lies, nvme tier included. The hash is over losses, norms, logits
- * and the states saved: a model small enough takes a millisecond or two. */
+ * garbage wherever no unit's state lies, nvme tier included; as every rank, where units are owned.
+ * The hash is over losses, norms, logits and the states saved: a model small enough takes a
+ * millisecond or two. */
 zinf_status replay(const zinf_plan *plan, uint64_t *ret_hash, zinf_error *err);
 
 #endif

@@ -228,6 +228,21 @@ static const struct {
     {"4 ranks", &gpt2_ranks, true,
      "micro_batch=1 tiles=2 checkpoint_interval=1 prefetch.gather=0"
      TIERS(nvme, device, nvme, device), 4},
+    {"2 ranks that own", &gpt2_two, true,
+     "partitioning=owner micro_batch=1 tiles=1 checkpoint_interval=none"
+     TIERS(device, device, device, device), 2},
+    {"2 ranks that own, nvme", &gpt2_two, false,
+     "partitioning=owner micro_batch=1 tiles=3 checkpoint_interval=1 prefetch.read=1"
+     TIERS(nvme, host, nvme, host), 2},
+    {"2 ranks that own, early", &gpt2_two, false,
+     "partitioning=owner clip=0 optimizer_time=backward micro_batch=1 tiles=2"
+     " checkpoint_interval=1" TIERS(nvme, nvme, nvme, host), 2},
+    {"3 ranks that own, llama", &llama_ranks, false,
+     "partitioning=owner micro_batch=1 tiles=2 checkpoint_interval=1 prefetch.gather=2"
+     TIERS(host, nvme, host, device), 3},
+    {"2 ranks, synchronous", &gpt2_two, false,
+     "collectives=synchronous micro_batch=1 tiles=2 checkpoint_interval=1"
+     TIERS(host, host, nvme, device), 2},
 };
 
 static void every_fault_of_a_planners_plan_is_refused_or_changes_no_bit(void)

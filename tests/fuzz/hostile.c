@@ -282,7 +282,7 @@ static void finish(zinf_plan *p)
         p->segments[p->n_segments++] = (zinf_segment){.n_instrs = p->n_instrs, .count = 1};
     p->programs[ZINF_PROGRAM_FLUSH].n_segments = p->n_segments;
     for (int t = ZINF_TIER_DEVICE; t <= ZINF_TIER_HOST; t++) {
-        p->machine.overhead_bytes[t] = zinf_overhead_bytes(p);
+        p->machine.overhead_bytes[t] = zinf_overhead_bytes(p, true);
         p->machine.capacity_bytes[t] = UINT64_MAX;
     }
 }
@@ -362,7 +362,7 @@ static void gradient(zinf_plan *p, uint32_t rows, bool one_tensor)
     p->n_units = 1;
     p->units[0] = (zinf_unit){
         .n_elems = 16ull * rows, .shard_elems = 16ull * rows, .array_stride = 64ull * rows,
-        .n_parts = p->n_parts, .decays = 1,
+        .n_parts = p->n_parts, .decays = 1, .owner = ZINF_NONE,
         .grad = {.bytes = (64ull * rows + 4095) & ~4095ull, .value = 2, .tier = ZINF_TIER_DEVICE}};
     for (uint32_t i = 0; i < rows; i++)
         zero(p, ZINF_QUEUE_COMPUTE, 0, 64ull * i, 2);

@@ -109,7 +109,8 @@ def every_field_of_the_design_is_there():
             "equations": {"params", "model_state_bytes", "checkpoint_bytes", "mswm_bytes",
                           "awm_bytes", "flops_per_step", "ait", "efficiency"},
             "decisions": {"tier", "micro_batch", "accumulation", "order", "tiles",
-                          "checkpoint_interval", "prefetch", "partitioning", "optimizer_time"},
+                          "checkpoint_interval", "prefetch", "partitioning", "collectives",
+                          "optimizer_time"},
             "memory": {"device", "host", "nvme"}, "traffic": set(CLASSES),
             "predicted": {"step_s", "tokens_per_s", "tflops_per_device", "mfu", "bound_by",
                           "queues"},
@@ -447,6 +448,59 @@ training: {sequence: 32, global_batch: 4, precision: fp32, optimizer: {lr: 1e-3}
     write("it's one/config.json", json.dumps({**config, "model_type": "mistral"}))
     done = run(path("it's one"), cluster)
     assert done.returncode == 2 and "sliding_window" in done.stderr, done.stderr
+
+
+def owners_bring_units_over_one_link_shards_over_all():
+    # paper 6.1; 4 nodes of 2: storage is the node's, a device's link its own
+    cluster = write("nodes.yaml", """cluster:
+  name: nodes
+  nodes: 4
+  devices_per_node: 2
+  device: {kind: cuda, name: a, memory: 8 GiB, peak: {bf16: 100 TFLOP/s}, bandwidth: 1000 GB/s}
+  host: {memory: 64 GiB, cores: 16, bandwidth: 100 GB/s, adam: 2e9 params/s}
+  nvme: {paths: [/tmp], capacity: 64 GiB, read: 2 GB/s, write: 2 GB/s, latency: 10 us}
+  links: {host_device: {per_device: 12 GB/s, latency: 1 us},
+          intra_node: {per_device: 100 GB/s, latency: 1 us},
+          inter_node: {per_node: 50 GB/s, latency: 1 us}}
+  unified: false
+""")
+    model = os.path.join(root, "models", "gpt2-xl-1.56b.yaml")
+    both = {}
+    for way in "bandwidth", "owner":
+        pins = dict(micro_batch=1, tiles=1, checkpoint_interval=1, tier__param="nvme",
+                    tier__grad="device", tier__optimizer="device", tier__checkpoint="device",
+                    training__global_batch=8)
+        both[way] = plan_json([model, cluster], dict(pins, partitioning=way))
+        assert both[way]["decisions"]["partitioning"].startswith(way)
+    shards, owners = (both[way]["predicted"]["queues"] for way in ("bandwidth", "owner"))
+    for queue, gain in ("read", 4), ("upload", 8):
+        ratio = owners[queue] / shards[queue]
+        assert 0.9 * gain < ratio <= 1.01 * gain, (queue, ratio)  # latencies are the same
+    steps = [both[way]["predicted"]["step_s"] for way in ("bandwidth", "owner")]
+    assert steps[0] < steps[1], steps
+    free = plan_json([model, cluster], pins)
+    assert free["decisions"]["partitioning"] == "bandwidth-centric"
+
+
+def synchronous_collectives_are_beside_no_compute():
+    cluster = path("nodes.yaml")
+    model = os.path.join(root, "models", "gpt2-124m.yaml")
+    pins = dict(micro_batch=1, tiles=1, checkpoint_interval=1, training__global_batch=24)
+    whole = {}
+    for way in "overlapped", "synchronous":
+        trace = path("waiting.json")
+        files = [model, cluster, "--trace", trace]
+        whole[way] = plan_json(files, dict(pins, collectives=way))["predicted"]["step_s"]
+        with open(trace, encoding="utf-8") as file:
+            told = json.load(file)
+        events = told["traceEvents"] if isinstance(told, dict) else told
+        lanes = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and
+                 e["name"] == "thread_name"}
+        spans = sorted((e["ts"], e["ts"] + e["dur"], lanes[e["tid"]]) for e in events
+                       if e["ph"] == "X" and lanes[e["tid"]] in ("compute", "collective"))
+        beside = sum(b[0] < a[1] - 2e-3 and a[2] != b[2] for a, b in zip(spans, spans[1:]))
+        assert (beside == 0) == (way == "synchronous"), (way, beside)
+    assert whole["overlapped"] < whole["synchronous"]
 
 
 for name, function in list(globals().items()):

@@ -70,6 +70,34 @@ static void every_shard_is_the_sum_of_all_ranks(void)
     }
 }
 
+/* Of all shards at once, on the rank that owns them: to the bit what shards are. */
+static void a_root_gets_the_sum_of_every_shard(void)
+{
+    for (int s = 0; s < N_SIZES; s++) {
+        const uint64_t n = sizes[s], total = n * C->n_ranks;
+        float *send = malloc(4 * total + 4), *shard = malloc(4 * n + 4);
+        float *parts = malloc(4 * total + 4), *recv = malloc(4 * total + 4);
+        bool fine = send && shard && parts && recv;
+        for (uint64_t k = 0; k < total; k++) /* of all magnitudes: any other order is seen */
+            send[k] = (float)(1 << (k * 7 + C->rank * 11) % 29) / (float)(3 + (k + C->rank) % 5);
+        fine = fine && !C->reduce_scatter(C, send, shard, n, ZINF_F32, &err) &&
+               !C->allgather(C, shard, parts, n, ZINF_F32, &err);
+        for (uint32_t root = 0; root < C->n_ranks; root++) {
+            for (uint64_t k = 0; k <= total; k++)
+                recv[k] = -7;
+            fine = fine && !C->reduce(C, send, recv, total, ZINF_F32, root, &err) &&
+                   recv[total] == -7;
+            for (uint64_t k = 0; fine && k < total; k++)
+                fine = recv[k] == (C->rank == root ? parts[k] : -7);
+            CHECK_MESSAGE(all(fine), "%llu elements to rank %u", (unsigned long long)total, root);
+        }
+        free(send);
+        free(shard);
+        free(parts);
+        free(recv);
+    }
+}
+
 /* Numbers whose sum depends on its order: s, s + 1, .. for shard s; 0, 1, .. for scalars. */
 static void sums_have_the_order_that_is_promised(void)
 {
@@ -120,7 +148,11 @@ static void what_is_sent_is_counted(void)
     bool fine = !C->allgather(C, send, recv, 100, ZINF_F32, &err) &&
                 C->sent_bytes(C) - before == 800 &&
                 !C->reduce_scatter(C, send, recv, 100, ZINF_F32, &err) &&
-                C->sent_bytes(C) - before == 1600;
+                C->sent_bytes(C) - before == 1600 &&
+                !C->broadcast(C, send, send, 300, ZINF_F32, 1, &err) &&
+                C->sent_bytes(C) - before == (C->rank == 1 ? 1600 + 2400 : 1600) &&
+                !C->reduce(C, send, recv, 300, ZINF_F32, 1, &err) &&
+                C->sent_bytes(C) - before == (C->rank == 1 ? 4000 : 2800);
     CHECK(all(fine));
 }
 
@@ -171,6 +203,7 @@ int main(void)
         return 1;
     RUN(every_rank_gets_every_shard);
     RUN(every_shard_is_the_sum_of_all_ranks);
+    RUN(a_root_gets_the_sum_of_every_shard);
     RUN(sums_have_the_order_that_is_promised);
     RUN(many_scalars_are_summed_and_bytes_broadcast);
     RUN(what_is_sent_is_counted);

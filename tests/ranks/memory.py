@@ -50,6 +50,19 @@ def each_rank_holds_what_is_planned_in_every_phase():
                                                  launcher=launcher), 2)
 
 
+def owners_hold_what_is_planned_in_every_phase():
+    saved = crew.path("saved")
+    plan = crew.plan_for(2, {**MODEL, "hidden": 576}, {**PLACE, "partitioning": "owner"})
+    planned = json.loads(crew.planned.stdout)
+    check("2 owners, steps, saving, exporting", crew.sail(
+        2, plan, "--steps", "1", "--save", saved, "--export", crew.path("out")), 2)
+    check("2 owners, resuming", crew.sail(2, plan, "--steps", "2", "--resume", saved), 2)
+    items = {item["name"]: item["bytes"] for item in planned["memory"]["device"]["items"]}
+    for name, each in ("parameters", 2), ("gradients", 4), ("optimizer states", 12):
+        whole = each * planned["model"]["params"] # balanced: no unit is large beside a half
+        assert whole / 2 <= items[name] <= 1.05 * whole / 2, (name, items[name], whole)
+
+
 def no_rank_ever_holds_the_whole_model():
     plan = crew.plan_for(4, MODEL, PLACE)
     planned = json.loads(crew.planned.stdout)
@@ -80,6 +93,7 @@ if crew.launchers:
     which_library()
 main(crew, [
     each_rank_holds_what_is_planned_in_every_phase,
+    owners_hold_what_is_planned_in_every_phase,
     no_rank_ever_holds_the_whole_model,
     states_on_nvme_are_one_file_a_rank,
 ])

@@ -88,7 +88,8 @@ def load_and_export_on_several_ranks_gives_the_same_bytes():
         expected = {name: ("F32", shape, data)
                     for name, (shape, data) in huggingface.tensors_of(model).items()}
         many = plan(4, folder, tiles=3, **{"training.global_batch": 8})
-        for ranks, path, launcher in ((4, many, crew.launcher),
+        owners = plan(3, folder, partitioning="owner", **lib.tiers("nvme"))
+        for ranks, path, launcher in ((4, many, crew.launcher), (3, owners, crew.launcher),
                                       *((2, plan(2, folder), name) for name in crew.launchers)):
             out = crew.path("out")
             crew.sail(ranks, path, "--init", folder, "--steps", "0", "--export", out,

@@ -65,6 +65,42 @@ def tiers_and_distances_of_several_ranks_are_equal_to_the_bit():
     same(train(4, nodes=2), train(4), "two nodes")
 
 
+OWNER, SYNCHRONOUS = {"partitioning": "owner"}, {"collectives": "synchronous"}
+
+
+def who_owns_and_who_waits_changes_no_bit():
+    stored = {**tiers("nvme"), "tiles": 3, "prefetch.gather": 3}
+    for ranks, model, changes, ways in (
+            (2, {}, {}, (SYNCHRONOUS, {**OWNER, **SYNCHRONOUS})),
+            (4, {"precision": "bf16"}, {}, (OWNER,)), (2, {}, stored, (OWNER, SYNCHRONOUS)),
+            (2, {"global_batch": 12}, {"micro_batch": 1, "tiles": 2}, (OWNER, SYNCHRONOUS))):
+        plain = train(ranks, model, changes)
+        for more in ways:
+            same(train(ranks, model, {**changes, **more}), plain, f"{ranks} ranks, {more}")
+    for ranks, batch in (3, 3), (7, 7): # more ranks than some classes of units, odd sizes
+        pins = {**tiers("host"), "micro_batch": 1, "tiles": 2}
+        same(train(ranks, {**ODD, "global_batch": batch}, {**pins, **OWNER}),
+             train(ranks, {**ODD, "global_batch": batch}, pins), f"{ranks} ranks of odd sizes")
+    model = crew.file("llama.yaml", LLAMA.format(tied="true").encode())
+    plans = [crew.plan_for(2, model, {**PLAIN, **more}) for more in ({}, OWNER)]
+    same(crew.sail(2, plans[1], data=TEXT), crew.sail(2, plans[0], data=TEXT), "llama")
+    plan = crew.plan_for(2, MODEL, {**PLAIN, **OWNER, **tiers("nvme")})
+    for name in crew.launchers:
+        same(crew.sail(2, plan, data=TEXT, launcher=name), train(2), f"owners, {name}")
+
+
+def updates_inside_backward_train_the_same_on_several_ranks():
+    model, early = {"clip": 0, "global_batch": 12}, {"optimizer_time": "backward", "micro_batch": 2}
+    one = train(1, model, early)
+    for ranks in 2, 3:
+        run = train(ranks, model, early)
+        close(run, one, f"{ranks} ranks, in backward", model)
+        plan = crew.plan_for(ranks, {**MODEL, **model}, {**PLAIN, **early})
+        same(crew.sail(ranks, plan, data=TEXT), run, f"{ranks} ranks, in backward, again")
+        same(train(ranks, model, {**early, **tiers("nvme")}), run, "in backward, on nvme")
+        same(train(ranks, model, {**early, **OWNER}), run, "in backward, with owners")
+
+
 def three_five_and_seven_ranks_train_odd_sizes():
     for ranks, batch in (3, 3), (5, 10), (7, 7):
         model = {**ODD, "global_batch": batch}
@@ -122,6 +158,17 @@ def a_checkpoint_is_resumed_by_any_number_of_ranks():
         assert still.summary["params_hash"] == four.summary["params_hash"], ranks
         close(crew.sail(ranks, plan, "--resume", saved, data=TEXT), rest(whole, STEPS // 2),
               f"4 ranks, then {ranks}")
+    saved = crew.path("saved") # what owners save, shards resume, and the other way around
+    owners = {**PLAIN, **OWNER}
+    three = crew.sail(4, crew.plan_for(4, MODEL, owners), "--steps", half, data=TEXT, save=saved)
+    assert three.summary["params_hash"] == four.summary["params_hash"]
+    same(crew.sail(4, crew.plan_for(4, MODEL, PLAIN), "--resume", saved, data=TEXT),
+         rest(whole, STEPS // 2), "4 owners, then 4 shards")
+    plan = crew.plan_for(2, MODEL, {**owners, **tiers("nvme"), "tiles": 2})
+    still = crew.sail(2, plan, "--resume", saved, "--steps", half, data=TEXT)
+    assert still.summary["params_hash"] == four.summary["params_hash"]
+    close(crew.sail(2, plan, "--resume", saved, data=TEXT), rest(whole, STEPS // 2),
+          "4 owners, then 2")
     saved = crew.path("saved")
     crew.sail(1, crew.plan_for(1, MODEL, PLAIN), "--steps", half, data=TEXT, save=saved)
     close(crew.sail(4, crew.plan_for(4, MODEL, PLAIN), "--resume", saved, data=TEXT),
@@ -157,12 +204,23 @@ def bytes_sent_are_those_of_the_plan_and_collectives_few():
         assert planned["ranks"]["count"] == ranks
         blocks, passes = MODEL["layers"], 12 // ranks
         assert planned["ranks"]["collectives_per_step"] <= passes * (blocks * 19 + 9) + 2
+        # owners send more or less than others; all together the same, a rank's part on average
+        plan = crew.plan_for(ranks, {**MODEL, "global_batch": 12},
+                             {**PLAIN, **OWNER, "micro_batch": 1})
+        told = json.loads(crew.planned.stdout)
+        assert told["decisions"]["partitioning"] == "owner"
+        run = crew.sail(ranks, plan, "--steps", "2", data=TEXT)
+        sent = sum(rank["sent_bytes"] for rank in run.summary["ranks"])
+        assert sent // ranks == told["ranks"]["sent_bytes_per_step"], (sent, told["ranks"])
+        assert told["ranks"] == planned["ranks"]
 
 
 lib.main(crew, [
     one_two_and_four_ranks_train_the_same,
     the_same_number_of_ranks_is_the_same_to_the_bit,
     tiers_and_distances_of_several_ranks_are_equal_to_the_bit,
+    who_owns_and_who_waits_changes_no_bit,
+    updates_inside_backward_train_the_same_on_several_ranks,
     three_five_and_seven_ranks_train_odd_sizes,
     accumulation_and_clipping_are_of_all_ranks,
     llamas_tied_and_not_are_right_in_tiles_on_several_ranks,
