@@ -309,7 +309,7 @@ bool zinf_checker_statements(zinf_checker *c)
 {
     const zinf_plan *plan = c->plan;
     const zinf_decisions *d = &plan->decisions;
-    const uint64_t due = zinf_overhead_bytes(plan);
+    const uint64_t due = zinf_overhead_bytes(plan, false);
     const zinf_tensor **sorted = malloc((plan->n_tensors + (size_t)1) * sizeof *sorted);
     uint64_t batch, n_params = 0, empty = 0;
     const char *twice = NULL;

@@ -5,6 +5,7 @@
 
 #include "runtime/checker.h"
 #include "runtime/opcodes.h"
+#include "runtime/overhead.h"
 #include "tests/bitwise/trainer.h"
 #include "tests/check.h"
 #include "tests/checker/mutate.h"
@@ -443,7 +444,7 @@ static void less_overhead_than_it_takes_is_refused(void)
 {
     zinf_plan p = plan_of(1);
 
-    p.machine.overhead_bytes[ZINF_TIER_DEVICE]--;
+    p.machine.overhead_bytes[ZINF_TIER_DEVICE] = zinf_overhead_bytes(&p, false) - 1;
     check_refused_whole(&p, "less memory is stated");
 }
 

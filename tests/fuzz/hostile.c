@@ -282,7 +282,7 @@ static void finish(zinf_plan *p)
         p->segments[p->n_segments++] = (zinf_segment){.n_instrs = p->n_instrs, .count = 1};
     p->programs[ZINF_PROGRAM_FLUSH].n_segments = p->n_segments;
     for (int t = ZINF_TIER_DEVICE; t <= ZINF_TIER_HOST; t++) {
-        p->machine.overhead_bytes[t] = zinf_overhead_bytes(p);
+        p->machine.overhead_bytes[t] = zinf_overhead_bytes(p, true);
         p->machine.capacity_bytes[t] = UINT64_MAX;
     }
 }
