@@ -6,6 +6,7 @@
 #include "runtime/checker.h"
 #include "runtime/overhead.h"
 #include "runtime/opcodes.h"
+#include "runtime/overhead.h"
 #include "tests/bitwise/trainer.h"
 #include "tests/check.h"
 #include "tests/checker/mutate.h"
