@@ -249,10 +249,10 @@ static bool check_role(zinf_checker *c)
     const uint32_t unit = c->instr->unit;
     const uint64_t batch = plan->decisions.micro_batch;
     const uint64_t first = o->offset / 8 - ZINF_SCALAR_PARTIALS; /* of CLIP: unit */
+    const uint64_t root = of_root(c) ? c->instr->attr[0] : ZINF_NONE;
     const uint64_t due = plan->job.sequence *
                          (c->kind == ZINF_PROGRAM_STEP ? plan->job.global_batch
                                                        : batch * plan->decisions.ranks);
-    const uint64_t root = of_root(c) ? c->instr->attr[0] : ZINF_NONE;
 
     switch (c->instr->opcode) {
     case ZINF_OP_BATCH:
