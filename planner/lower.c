@@ -146,12 +146,12 @@ static zinf_view move(zinf_lowering *l, uint32_t unit, int32_t layer, const char
 
 /* ---- fetching ahead ---- */
 
-static void add_fetch(zinf_lowering *l, uint32_t unit, uint32_t group)
+static void add_fetch(zinf_lowering *l, uint32_t unit, uint32_t boundary)
 {
     if (!zinf_grow(l->b, &l->fetches, l->n_fetches, &l->cap_fetches, sizeof *l->fetches))
         return;
     l->fetches[l->n_fetches++] = (zinf_fetch){
-        .unit = unit, .group = group, .stage = l->n_stages, .staged = zinf_absent,
+        .unit = unit, .boundary = boundary, .stage = l->n_stages, .staged = zinf_absent,
         .shard = zinf_absent, .ready = zinf_absent};
 }
 
@@ -161,17 +161,32 @@ static bool params_away(const zinf_lowering *l)
     return l->d->tier[ZINF_CLASS_PARAM] != ZINF_TIER_DEVICE || l->d->ranks > 1;
 }
 
-/* The next stage to be added, and those after it, use this unit's parameters. */
+/* The next stage to be added, and those after it, use this unit's parameters; all micro-batches of
+ * a phase use what its first has fetched. */
 void zinf_need_unit(zinf_lowering *l, uint32_t unit)
 {
-    if (params_away(l))
-        add_fetch(l, unit, ZINF_NONE);
+    if (!params_away(l) || (l->phase && l->fetched_in[unit] == l->phase))
+        return;
+    l->fetched_in[unit] = l->phase;
+    add_fetch(l, unit, ZINF_NONE);
 }
 
-void zinf_need_checkpoint(zinf_lowering *l, uint32_t group)
+static uint32_t boundary_index(const zinf_lowering *l, uint32_t layer, bool gradient)
+{
+    const uint32_t micro = l->vertical ? l->micro : 0;
+
+    return (2 * micro + gradient) * (uint32_t)(l->model->layers + 1) + layer;
+}
+
+void zinf_need_boundary(zinf_lowering *l, uint32_t layer, bool gradient)
 {
     if (l->d->tier[ZINF_CLASS_CHECKPOINT] != ZINF_TIER_DEVICE)
-        add_fetch(l, ZINF_NONE, group);
+        add_fetch(l, ZINF_NONE, boundary_index(l, layer, gradient));
+}
+
+zinf_view zinf_boundary_view(const zinf_lowering *l, uint32_t layer, bool gradient)
+{
+    return l->boundaries[boundary_index(l, layer, gradient)].here;
 }
 
 zinf_view zinf_unit_view(const zinf_lowering *l, uint32_t unit)
@@ -182,10 +197,22 @@ zinf_view zinf_unit_view(const zinf_lowering *l, uint32_t unit)
                                             : l->fetches[l->unit_fetch[unit]].ready;
 }
 
+static void boundary_name(const zinf_lowering *l, uint32_t index, char text[128])
+{
+    const uint32_t each = (uint32_t)l->model->layers + 1, interval = l->d->checkpoint_interval;
+    const uint32_t group = (l->boundaries[index].layer + interval - 1) / interval;
+
+    if (l->vertical)
+        snprintf(text, 128, "%s %u of micro-batch %u", index / each % 2 ? "gradient" : "checkpoint",
+                 group, index / each / 2);
+    else
+        snprintf(text, 128, "checkpoint %u", group);
+}
+
 static const char *fetch_name(zinf_lowering *l, const zinf_fetch *f, char text[128])
 {
     if (f->unit == ZINF_NONE)
-        snprintf(text, 128, "checkpoint %u", f->group);
+        boundary_name(l, f->boundary, text);
     else
         snprintf(text, 128, "%s param", l->b->plan->units[f->unit].name);
     return text;
@@ -193,13 +220,13 @@ static const char *fetch_name(zinf_lowering *l, const zinf_fetch *f, char text[1
 
 static int32_t fetch_layer(const zinf_lowering *l, const zinf_fetch *f)
 {
-    return f->unit == ZINF_NONE ? (int32_t)(f->group * l->d->checkpoint_interval)
+    return f->unit == ZINF_NONE ? (int32_t)l->boundaries[f->boundary].layer
                                 : l->b->plan->units[f->unit].layer;
 }
 
 static zinf_view fetch_source(zinf_lowering *l, const zinf_fetch *f)
 {
-    return f->unit == ZINF_NONE ? l->checkpoints[f->group] : param_region(l, f->unit);
+    return f->unit == ZINF_NONE ? l->boundaries[f->boundary].kept : param_region(l, f->unit);
 }
 
 /* nvme -> host (or device where the path is direct). */
@@ -251,29 +278,28 @@ static void fetch_gather(zinf_lowering *l, zinf_fetch *f)
     f->ready = zinf_slice(whole, 0, 1, n, n);
 }
 
-/* A checkpoint cannot be fetched before the stage that stores it. */
+/* A boundary cannot be fetched before the stage that stores it. */
 static bool available(const zinf_lowering *l, const zinf_fetch *f)
 {
-    return f->unit != ZINF_NONE || l->checkpoints[f->group].buffer != ZINF_NONE;
+    return f->unit != ZINF_NONE || l->boundaries[f->boundary].kept.buffer != ZINF_NONE;
 }
 
-void zinf_store_checkpoint(zinf_lowering *l, uint32_t group, zinf_view x)
+/* The bill counts inputs: all alive at the turn from forward to backward, gradients never are. */
+void zinf_keep_boundary(zinf_lowering *l, uint32_t layer, bool gradient, zinf_view x)
 {
-    zinf_tier tier = l->d->tier[ZINF_CLASS_CHECKPOINT];
+    const zinf_tier tier = l->d->tier[ZINF_CLASS_CHECKPOINT];
+    const uint32_t index = boundary_index(l, layer, gradient);
+    zinf_boundary *kept = &l->boundaries[index];
     char text[128];
 
-    if (tier == ZINF_TIER_DEVICE) {
-        l->checkpoints[group] = x;
-        if (x.buffer != ZINF_NONE)
-            l->b->buffers[x.buffer].item = ZINF_BILL_CHECKPOINT;
-        return;
-    }
-    snprintf(text, sizeof text, "checkpoint %u", group);
-    zinf_view dst = like(l, tier, x);
-    if (dst.buffer != ZINF_NONE)
-        l->b->buffers[dst.buffer].item = ZINF_BILL_CHECKPOINT;
-    l->checkpoints[group] = move(l, ZINF_NONE, (int32_t)(group * l->d->checkpoint_interval), text,
-                                 x, tier, dst);
+    *kept = (zinf_boundary){.kept = x, .here = x, .layer = layer};
+    if (tier != ZINF_TIER_DEVICE)
+        kept->kept = like(l, tier, x);
+    if (kept->kept.buffer != ZINF_NONE && !gradient)
+        l->b->buffers[kept->kept.buffer].item = ZINF_BILL_CHECKPOINT;
+    boundary_name(l, index, text);
+    if (tier != ZINF_TIER_DEVICE)
+        move(l, ZINF_NONE, (int32_t)layer, text, x, tier, kept->kept);
 }
 
 /* ---- updates ---- */
@@ -386,24 +412,23 @@ static void finish_updates(zinf_lowering *l, uint32_t most, zinf_view clip)
     }
 }
 
+static bool is_last(const zinf_lowering *l) /* micro-batch of the step */
+{
+    return l->micro + 1 == l->d->accumulation;
+}
+
 /* Of a micro-batch. After the last one's a gradient may be used as soon as it is complete: not
  * before, since the guard against what is not finite (CLIP) looks at the loss too, and all that
  * is computed from here on comes after it. */
 void zinf_loss_was_added(zinf_lowering *l)
 {
-    if (!l->last_micro_batch || l->d->optimizer_time != ZINF_IN_BACKWARD)
+    if (!is_last(l) || l->d->optimizer_time != ZINF_IN_BACKWARD)
         return;
     sum_scalars(l, ZINF_SCALAR_LOSS, 1, "loss");
     l->updating = true;
 }
 
 /* ---- gradients ---- */
-
-/* Nobody has added to this unit's gradient yet in this step. */
-static bool first_touch(const zinf_lowering *l, bool second_use)
-{
-    return !l->later_micro_batch && !second_use;
-}
 
 /* Where backward writes a unit's gradient: straight into its region the first time if compute
  * can reach that, else into a temporary on the device. A later gradient is never summed by the
@@ -412,15 +437,27 @@ static bool first_touch(const zinf_lowering *l, bool second_use)
 zinf_view zinf_grad_target(zinf_lowering *l, uint32_t unit, bool second_use)
 {
     const uint64_t n = l->b->plan->units[unit].n_elems;
+    zinf_view view;
 
-    if (l->d->ranks > 1)
-        return zinf_slice(whole_unit(l, unit, ZINF_F32, l->b->plan->units[unit].whole_grad), 0, 1,
+    if (l->d->ranks > 1) {
+        view = zinf_slice(whole_unit(l, unit, ZINF_F32, l->b->plan->units[unit].whole_grad), 0, 1,
                           n, n);
-    if (l->d->tier[ZINF_CLASS_GRAD] == ZINF_TIER_DEVICE && first_touch(l, second_use))
-        return grad_region(l, unit);
-    zinf_view view = zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, ZINF_F32, 1, n, NULL);
-    view.value = l->b->plan->units[unit].grad.value;
+    } else if (l->d->tier[ZINF_CLASS_GRAD] == ZINF_TIER_DEVICE && l->micro == 0 && !second_use) {
+        view = grad_region(l, unit);
+    } else {
+        view = zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, ZINF_F32, 1, n, NULL);
+        view.value = l->b->plan->units[unit].grad.value;
+    }
+    if (l->micro == 0)
+        l->sums[unit] = view;
     return view;
+}
+
+static void add_gradient(zinf_lowering *l, uint32_t unit, zinf_queue queue, const char *text,
+                         zinf_view grad, zinf_view sum)
+{
+    zinf_build_instr(l->b, ZINF_OP_ACCUMULATE, queue, 0, l->b->plan->units[unit].layer, unit,
+                     zinf_build_string(l->b, "%s", text), NULL, (zinf_view[]){grad, sum}, 2);
 }
 
 /* This rank's shard of the sum of all ranks' gradients: straight into its region if it may. */
@@ -446,20 +483,28 @@ static zinf_view scatter_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, b
     return sum;
 }
 
-/* Adds a finished gradient to the accumulator on its tier. last_use: no other operator adds to
- * this unit in this micro-batch, so its norm can be taken (of the sum so far: the last
- * micro-batch's value is the one that counts). */
+/* Adds a finished gradient to the accumulator on its tier; in vertical order, to the sum on the
+ * device, which goes there after the last micro-batch. last_use: no other operator adds to this
+ * unit in this micro-batch, so its norm can be taken (of the sum so far: the last micro-batch's
+ * value is the one that counts). */
 void zinf_store_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, bool second_use,
                      bool last_use)
 {
     const zinf_tier tier = l->d->tier[ZINF_CLASS_GRAD];
     const zinf_tier at = tier == ZINF_TIER_DEVICE ? ZINF_TIER_DEVICE : l->host; /* summed here */
     const int32_t layer = l->b->plan->units[unit].layer;
-    const bool first = first_touch(l, second_use);
+    const bool first = (l->vertical || l->micro == 0) && !second_use; /* the region is empty */
     zinf_view region = grad_region(l, unit), sum;
     char text[128];
 
     snprintf(text, sizeof text, "%s grad", l->b->plan->units[unit].name);
+    if (l->vertical) {
+        if (l->micro > 0)
+            add_gradient(l, unit, ZINF_QUEUE_COMPUTE, text, grad, l->sums[unit]);
+        if (!is_last(l))
+            return;
+        grad = l->sums[unit];
+    }
     if (l->d->ranks > 1)
         grad = scatter_grad(l, unit, grad, first && tier == ZINF_TIER_DEVICE, text);
     grad = zinf_slice(grad, 0, 1, region.cols, region.cols);
@@ -470,8 +515,7 @@ void zinf_store_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, bool secon
     } else {
         grad = move(l, unit, layer, text, grad, at, zinf_absent);
         sum = move(l, unit, layer, text, region, at, zinf_absent);
-        zinf_build_instr(l->b, ZINF_OP_ACCUMULATE, work_queue(l, ZINF_CLASS_GRAD), 0, layer, unit,
-                         zinf_build_string(l->b, "%s", text), NULL, (zinf_view[]){grad, sum}, 2);
+        add_gradient(l, unit, work_queue(l, ZINF_CLASS_GRAD), text, grad, sum);
     }
     if (last_use)
         zinf_build_instr(l->b, ZINF_OP_SUM_OF_SQUARES, work_queue(l, ZINF_CLASS_GRAD), 0, layer,
@@ -490,8 +534,16 @@ void zinf_store_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, bool secon
 
 void zinf_add_stage(zinf_lowering *l, zinf_stage stage)
 {
+    stage.micro = l->micro;
     if (zinf_grow(l->b, &l->stages, l->n_stages, &l->cap_stages, sizeof *l->stages))
         l->stages[l->n_stages++] = stage;
+}
+
+static void enter_micro_batch(zinf_lowering *l, uint32_t micro)
+{
+    l->micro = micro;
+    l->tokens = zinf_slice(l->step_tokens, micro * l->batch * (l->seq + 1), l->batch, l->seq + 1,
+                           l->seq + 1);
 }
 
 /* Emits all stages; transfers of stage k + distance come before the instructions of stage k. */
@@ -513,23 +565,27 @@ static void emit_stages(zinf_lowering *l)
         for (; next_active < next_gather && l->fetches[next_active].stage <= k; next_active++) {
             const zinf_fetch *f = &l->fetches[next_active];
             if (f->unit == ZINF_NONE)
-                l->checkpoints[f->group] = f->ready;
+                l->boundaries[f->boundary].here = f->ready;
             else
                 l->unit_fetch[f->unit] = next_active;
         }
+        if (l->vertical)
+            enter_micro_batch(l, l->stages[k].micro);
         zinf_emit_stage(l, &l->stages[k]);
     }
     l->n_stages = l->n_fetches = 0;
 }
 
-static void begin_micro_batch(zinf_lowering *l, bool training, uint64_t batch, bool later)
+static void begin_micro_batch(zinf_lowering *l, bool training, uint64_t batch, uint32_t micro)
 {
+    const uint64_t n_micro = l->vertical ? l->d->accumulation : 1;
+
     l->training = training;
     l->batch = batch;
     l->n_tokens = batch * l->seq;
-    l->later_micro_batch = later;
-    for (uint64_t g = 0; g <= l->model->layers; g++)
-        l->checkpoints[g] = zinf_absent;
+    l->micro = micro;
+    for (uint64_t i = 0; i < n_micro * 2 * (l->model->layers + 1); i++)
+        l->boundaries[i].kept = zinf_absent;
     for (uint32_t u = 0; u < l->b->plan->n_units; u++)
         l->unit_fetch[u] = ZINF_NONE;
 }
@@ -591,12 +647,11 @@ static void lower_update(zinf_lowering *l)
 }
 
 /* `count` micro-batches that are alike, the first of them number `number` of the step. */
-static void lower_micro_batches(zinf_lowering *l, uint64_t number, uint64_t count)
+static void lower_micro_batches(zinf_lowering *l, uint32_t number, uint64_t count)
 {
     const uint32_t first = l->b->plan->n_instrs;
 
-    begin_micro_batch(l, true, l->d->micro_batch, number > 0);
-    l->last_micro_batch = number + 1 == l->d->accumulation;
+    begin_micro_batch(l, true, l->d->micro_batch, number);
     if (number == 0)
         l->step_tokens = emit_batch(l, l->d->accumulation * l->batch);
     select_tokens(l, l->step_tokens, number, count > 1);
@@ -605,9 +660,25 @@ static void lower_micro_batches(zinf_lowering *l, uint64_t number, uint64_t coun
     zinf_build_segment(l->b, first, count);
 }
 
-static void lower_step(zinf_lowering *l)
+static void lower_vertical(zinf_lowering *l)
 {
-    const uint64_t later = l->d->accumulation - 1;
+    const uint32_t first = l->b->plan->n_instrs;
+
+    l->vertical = true;
+    begin_micro_batch(l, true, l->d->micro_batch, 0);
+    l->step_tokens = move(l, ZINF_NONE, -1, "tokens",
+                          emit_batch(l, l->d->accumulation * l->batch), ZINF_TIER_DEVICE,
+                          zinf_absent);
+    zinf_stages_vertical(l);
+    emit_stages(l);
+    l->phase = 0;
+    l->vertical = false;
+    zinf_build_segment(l->b, first, 1);
+}
+
+static void lower_horizontal(zinf_lowering *l)
+{
+    const uint32_t later = l->d->accumulation - 1;
     const bool peeled = later > 0 && l->d->optimizer_time == ZINF_IN_BACKWARD;
 
     lower_micro_batches(l, 0, 1);
@@ -615,6 +686,14 @@ static void lower_step(zinf_lowering *l)
         lower_micro_batches(l, 1, later - peeled);
     if (peeled) /* the last one updates */
         lower_micro_batches(l, later, 1);
+}
+
+static void lower_step(zinf_lowering *l)
+{
+    if (l->d->order == ZINF_VERTICAL && l->d->accumulation > 1) /* else they are the same */
+        lower_vertical(l);
+    else
+        lower_horizontal(l);
     uint32_t first = l->b->plan->n_instrs;
     lower_update(l);
     zinf_build_segment(l->b, first, 1);
@@ -625,7 +704,7 @@ static void lower_forward(zinf_lowering *l, bool sample)
 {
     uint32_t first = l->b->plan->n_instrs;
 
-    begin_micro_batch(l, false, sample ? 1 : l->d->micro_batch, false);
+    begin_micro_batch(l, false, sample ? 1 : l->d->micro_batch, 0);
     select_tokens(l, emit_batch(l, l->batch), 0, false);
     zinf_stages_forward(l, sample);
     emit_stages(l);
@@ -714,13 +793,23 @@ void zinf_lower(zinf_builder *b, const zinf_model *model, const zinf_cluster *cl
     zinf_lowering l = {.b = b, .model = model, .cluster = cluster, .d = d,
                        .act = model->precision, .seq = model->sequence,
                        .host = cluster->unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST};
+    const uint64_t n_micro = d->order == ZINF_VERTICAL ? d->accumulation : 1;
+    const uint64_t n_boundaries = n_micro * 2 * (model->layers + 1);
 
+    /* each group has more instructions than its boundaries of a micro-batch */
+    if (n_micro > 1 && n_boundaries / d->checkpoint_interval > ZINF_MOST_INSTRS) {
+        zinf_build_too_long(b);
+        return;
+    }
     l.acts = calloc(model->layers + 1, sizeof *l.acts);
-    l.checkpoints = calloc(model->layers + 1, sizeof *l.checkpoints);
+    l.boundaries = calloc(n_boundaries, sizeof *l.boundaries);
+    l.fetched_in = calloc(n_units + 1, sizeof *l.fetched_in);
+    l.sums = calloc(n_units + 1, sizeof *l.sums);
     l.unit_fetch = calloc(n_units + 1, sizeof *l.unit_fetch);
     l.update = calloc(n_units + 1, sizeof *l.update);
     l.begun = calloc(n_units + 1, sizeof *l.begun);
-    if (!l.acts || !l.checkpoints || !l.unit_fetch || !l.update || !l.begun)
+    if (!l.acts || !l.boundaries || !l.fetched_in || !l.sums || !l.unit_fetch || !l.update ||
+        !l.begun)
         zinf_fail(b->err, ZINF_MACHINE, "out of memory while lowering the plan");
     l.scalar_value = b->plan->n_values;
     zinf_build_value(b, zinf_build_string(b, "loss"));
@@ -763,7 +852,9 @@ void zinf_lower(zinf_builder *b, const zinf_model *model, const zinf_cluster *cl
     }
     ret_program_buffers[ZINF_N_PROGRAMS] = b->n_buffers;
     free(l.acts);
-    free(l.checkpoints);
+    free(l.boundaries);
+    free(l.fetched_in);
+    free(l.sums);
     free(l.unit_fetch);
     free(l.update);
     free(l.begun);

@@ -56,7 +56,7 @@ static json *decisions(const zinf_decisions *d)
         add_text(tier, zinf_class_name(c), zinf_tier_name(d->tier[c]));
     add_u64(o, "micro_batch", d->micro_batch);
     add_u64(o, "accumulation", d->accumulation);
-    add_text(o, "order", "horizontal");
+    add_text(o, "order", d->order == ZINF_VERTICAL ? "vertical" : "horizontal");
     json *tiles = add_object(o, "tiles");
     for (unsigned l = 0; l < ZINF_N_LINEARS; l++)
         add_u64(tiles, zinf_linear_name(l), d->tiles[l]);

@@ -11,7 +11,11 @@
 #include "planner/ranks.h"
 #include "planner/spec_internal.h"
 
-typedef enum setting_type { TIER, NUMBER, INTERVAL, ALL_TILES, TIME } setting_type;
+typedef enum setting_type { TIER, NUMBER, INTERVAL, ALL_TILES, ORDER, TIME } setting_type;
+
+/* The n-th word stands for n. */
+static const char *const orders[] = {"horizontal", "vertical", NULL};
+static const char *const times[] = {"after", "backward", NULL};
 
 typedef struct setting {
     const char *key;
@@ -45,6 +49,8 @@ static const setting table[] = {
     {"prefetch.upload", NUMBER, AT(prefetch_upload), 0, 64, "operators that uploads run ahead"},
     {"prefetch.gather", NUMBER, AT(prefetch_gather), 0, 64,
      "operators that allgathers run ahead; 0: compute waits for each"},
+    {"order", ORDER, AT(order), 0, 0,
+     "all layers of a micro-batch first, or all micro-batches of a layer"},
     {"optimizer_time", TIME, AT(optimizer_time), 0, 0,
      "when units are updated; in backward needs clip 0 and is never chosen unasked"},
     {"io.block", NUMBER, AT(io_block_bytes), 4096, 1 << 30,
@@ -87,6 +93,21 @@ static bool parse_number(const char *text, int64_t *ret)
     return true;
 }
 
+/* Of a setting that is one of a few; NULL: it is not. */
+static const char *const *words_of(const setting *s)
+{
+    return s->type == ORDER ? orders : s->type == TIME ? times : NULL;
+}
+
+static void print_words(const setting *s, const char *between, char ret_text[80])
+{
+    const char *const *words = words_of(s);
+    int at = 0;
+
+    for (int i = 0; words[i]; i++)
+        at += snprintf(ret_text + at, 80 - (size_t)at, "%s%s", i ? between : "", words[i]);
+}
+
 zinf_status zinf_settings_set(zinf_settings *settings, const char *assignment, zinf_error *err)
 {
     const char *equals = strchr(assignment, '=');
@@ -110,6 +131,7 @@ zinf_status zinf_settings_set(zinf_settings *settings, const char *assignment, z
     }
     const char *text = equals + 1;
     int64_t value = ZINF_FREE;
+    char words[80];
     if (s->type == TIER) {
         for (unsigned t = 0; t < ZINF_TIER_SCALAR; t++)
             if (!strcmp(text, zinf_tier_name(t)))
@@ -118,11 +140,14 @@ zinf_status zinf_settings_set(zinf_settings *settings, const char *assignment, z
             return zinf_fail(err, ZINF_BAD_INPUT,
                              "--set %s: \"%.40s\" is no tier; allowed: device, host, nvme", key,
                              text);
-    } else if (s->type == TIME) {
-        if (strcmp(text, "after") && strcmp(text, "backward"))
+    } else if (words_of(s)) {
+        for (int i = 0; words_of(s)[i]; i++)
+            if (!strcmp(text, words_of(s)[i]))
+                value = i;
+        print_words(s, ", ", words);
+        if (value == ZINF_FREE)
             return zinf_fail(err, ZINF_BAD_INPUT,
-                             "--set %s: \"%.40s\" is no time; allowed: after, backward", key, text);
-        value = strcmp(text, "after") ? ZINF_IN_BACKWARD : ZINF_AFTER_BACKWARD;
+                             "--set %s: \"%.40s\" is not allowed; allowed: %s", key, text, words);
     } else if (s->type == INTERVAL && !strcmp(text, "none")) {
         value = 0;
     } else if (!parse_number(text, &value) || value < s->min || value > s->max) {
@@ -164,6 +189,11 @@ zinf_status zinf_settings_check(const zinf_settings *settings, const zinf_model 
                          "--set checkpoint_interval=%" PRId64 ": the model has %" PRIu64
                          " layers; allowed: 1 to %" PRIu64 ", or none",
                          settings->checkpoint_interval, model->layers, model->layers);
+    if (settings->order == ZINF_VERTICAL && settings->checkpoint_interval == 0)
+        return zinf_fail(err, ZINF_BAD_INPUT,
+                         "--set order=vertical: what is kept of a micro-batch between two groups "
+                         "of blocks is a checkpoint, and checkpoint_interval=none has none; set an "
+                         "interval of 1 to %" PRIu64, model->layers);
     if (settings->io_block_bytes != ZINF_FREE && settings->io_block_bytes % ZINF_PAGE)
         return zinf_fail(err, ZINF_BAD_INPUT,
                          "--set io.block=%" PRId64 ": direct I/O needs a multiple of %d bytes",
@@ -180,10 +210,13 @@ void zinf_settings_print_keys(FILE *out)
 {
     for (int i = 0; i < N_SETTINGS; i++) {
         const setting *s = &table[i];
+        char words[80];
+        if (words_of(s))
+            print_words(s, " | ", words);
         if (s->type == TIER)
             fprintf(out, "  %-20s device | host | nvme      %s\n", s->key, s->help);
-        else if (s->type == TIME)
-            fprintf(out, "  %-20s after | backward          %s\n", s->key, s->help);
+        else if (words_of(s))
+            fprintf(out, "  %-20s %-25s %s\n", s->key, words, s->help);
         else
             fprintf(out, "  %-20s %" PRId64 " .. %-8" PRId64 "%-12s %s\n", s->key, s->min, s->max,
                     s->type == INTERVAL ? " | none" : "", s->help);

@@ -59,7 +59,6 @@ static bool right(zinf_checker *c, uint32_t slot, const cell *x, bool first, boo
     const unsigned opcode = c->instr->opcode;
     const bool scalar = o->tier == ZINF_TIER_SCALAR, grad = is_grad(role_of(c, o));
     const bool fills = c->kind == ZINF_PROGRAM_INIT || c->kind == ZINF_PROGRAM_LOAD;
-    const bool back = opcode == ZINF_OP_EMBEDDING_BACKWARD || opcode == ZINF_OP_CLASSIFIER_BACKWARD;
     const char *rule = grad ? "C7" : "C4";
     content *v = &c->contents[o->value];
 
@@ -77,16 +76,15 @@ static bool right(zinf_checker *c, uint32_t slot, const cell *x, bool first, boo
     if (x->dtype != o->dtype || x->origin != c->seen[slot].origin)
         return refuse(c, rule, x->writer, o, "reads another element type, or pieces of the value "
                       "that lie at other distances, than was written");
-    if (memcmp(x->sums, c->seen[slot].sums, sizeof x->sums) ||
-        (grad && x->age != c->seen[slot].age))
-        return refuse(c, "C7", x->writer, o, "parts of it were added to more often, or later");
+    if (memcmp(x->sums, c->seen[slot].sums, sizeof x->sums) || x->micro != c->seen[slot].micro)
+        return refuse(c, grad ? "C7" : "C4", x->writer, o, "parts of it are of other micro-batches");
     if (x->rows != x->of && !writes)
         return refuse(c, rule, x->writer, o, "reads what not every tile is in yet");
     if (!writes && scalar && x->part != (c->sharded && opcode == ZINF_OP_ALLREDUCE) && x->writer &&
         opcode != ZINF_OP_ADAM)
         return refuse(c, "C7", x->writer, o, "is not summed over ranks, or is already");
-    if (first && v->batch && here(c, o) - x->origin != (c->losses - back + c->unvisited) * o->bytes)
-        return refuse(c, rule, 0, o, "is not the tokens of this micro-batch");
+    if (first && v->batch && (here(c, o) - x->origin) % o->bytes)
+        return refuse(c, rule, 0, o, "is not the tokens of a micro-batch");
     if (first && v->role == NOTHING && !v->batch && !scalar && here(c, o) != x->origin &&
         !(*c->links && strchr("CR", c->links[slot])))
         return refuse(c, rule, 0, o, "is not at its place in the matrix");
@@ -143,8 +141,9 @@ static bool claim(zinf_checker *c, const zinf_operand *o, uint64_t lo, uint64_t 
         const cell *x = cell_of(c, o->tier, i);
         if (!zinf_checker_ordered(c, o, x, true))
             return false;
-        if (made->of && c->row && (x->value != o->value || x->rows != c->row || x->age != c->age ||
-                                   x->made_of != made->made_of || x->back != made->back))
+        if (made->of && c->row &&
+            (x->value != o->value || x->rows != c->row || x->age != c->age ||
+             x->micro != made->micro || x->made_of != made->made_of || x->back != made->back))
             return refuse(c, "C4", x->writer, o, "does not continue the tile before it");
     }
     i = zinf_intervals_merge(map, lo, hi);
@@ -164,7 +163,8 @@ static bool write_operand(zinf_checker *c, uint32_t slot, bool adds)
     const cell *old = &c->seen[slot], *from = &c->seen[0];
     uint64_t lo = here(c, o), hi = lo + o->bytes;
     cell made = {.value = o->value, .writer = c->now, .age = c->age, .dtype = o->dtype,
-                 .made_of = c->made_of, .back = c->back};
+                 .made_of = c->made_of, .back = c->back,
+                 .micro = role == NOTHING ? c->micro : NO_MICRO};
 
     if (link == 'S' && adds != (c->row > 0))
         return refuse(c, "C4", 0, o, "must be begun by the first tile, and added to by the others");
@@ -197,9 +197,11 @@ static bool write_operand(zinf_checker *c, uint32_t slot, bool adds)
         opcode == ZINF_OP_ALLREDUCE)
         memcpy(made.sums, from->sums, sizeof made.sums);
     else if ((role == GRAD && opcode != ZINF_OP_ZERO) || opcode == ZINF_OP_LOSS)
-        made.sums[opcode == ZINF_OP_EMBEDDING_BACKWARD]++;
-    for (int i = 0; i < 2; i++)
-        made.sums[i] += adds ? old->sums[i] : 0;
+        made.sums[opcode == ZINF_OP_EMBEDDING_BACKWARD] = (sum){c->micro, 1};
+    for (int i = 0; i < 2 && adds; i++)
+        if (!zinf_checker_add(&old->sums[i], &made.sums[i], &made.sums[i]))
+            return refuse(c, "C7", old->writer, o, "contributions are not of one micro-batch after "
+                          "the other");
     if (opcode == ZINF_OP_ALLGATHER) {
         made.age = from->age; /* no newer than the shard */
     } else if (o->value != ZINF_NONE) {
@@ -302,7 +304,7 @@ static bool run(zinf_checker *c, const zinf_segment *s, uint32_t first_visit)
 /* Regions as every program finds them. */
 static bool enter(zinf_checker *c)
 {
-    const cell nothing = {.value = ZINF_NONE, .made_of = OF_NOTHING};
+    const cell nothing = {.value = ZINF_NONE, .made_of = OF_NOTHING, .micro = NO_MICRO};
 
     for (int t = 0; t < ZINF_N_TIERS; t++)
         if (!zinf_intervals_init(&c->maps[t], sizeof nothing, &nothing))
@@ -314,7 +316,7 @@ static bool enter(zinf_checker *c)
             const zinf_operand o = region(c, u, role);
             const zinf_unit *unit = &c->plan->units[u];
             const cell found = {.value = o.value, .origin = o.offset, .dtype = o.dtype,
-                                .made_of = OF_NOTHING};
+                                .made_of = OF_NOTHING, .micro = NO_MICRO};
             const uint32_t values[2] = {o.value, role == PARAM  ? unit->whole_param
                                                  : role == GRAD ? unit->whole_grad : o.value};
             if (o.bytes == 0)

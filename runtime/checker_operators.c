@@ -165,7 +165,15 @@ static bool is_state(zinf_checker *c, uint32_t slot)
     return true;
 }
 
-static bool complete(zinf_checker *c, uint32_t unit, const uint32_t sums[2])
+bool zinf_checker_add(const sum *first, const sum *second, sum *ret_sum)
+{
+    const bool continues = !first->n || !second->n || second->first == first->first + first->n;
+
+    *ret_sum = first->n ? (sum){first->first, first->n + second->n} : *second;
+    return continues;
+}
+
+static bool complete(zinf_checker *c, uint32_t unit, const sum sums[2])
 {
     const zinf_operand grad = region(c, unit, GRAD);
     char wrong[200];
@@ -173,9 +181,9 @@ static bool complete(zinf_checker *c, uint32_t unit, const uint32_t sums[2])
     for (int i = 0; i < 2; i++) {
         const uint32_t due = c->tallies[unit].uses >> i & 1 ? c->losses : 0;
         snprintf(wrong, sizeof wrong, "has %" PRIu32 " contributions of the %s where %" PRIu32
-                 " are due (loops visited %d times at most)", sums[i],
+                 " are due (loops visited %d times at most)", sums[i].n,
                  i ? "embedding" : "operators", due, ZINF_UNROLL);
-        if (sums[i] != due)
+        if (sums[i].n != due || sums[i].first)
             return refuse(c, "C7", 0, &grad, wrong);
     }
     return true;
@@ -190,8 +198,26 @@ bool zinf_checker_loss_is_whole(zinf_checker *c, bool waits)
                                           8 * ZINF_SCALAR_LOSS + 8);
     const cell *x = i == ZINF_NO_INTERVAL ? NULL : cell_of(c, o.tier, i);
 
-    return x && x->sums[0] == c->losses && !x->part &&
+    return x && x->sums[0].n == c->losses && !x->part &&
            (!waits || zinf_checker_ordered(c, &o, x, false));
+}
+
+/* What was computed from tokens, and those, are of one micro-batch. */
+static bool check_micro(zinf_checker *c)
+{
+    c->micro = NO_MICRO;
+    for (uint32_t k = 0; k < c->instr->n_operands; k++) {
+        const zinf_operand *o = &c->o[k];
+        const cell *x = &c->seen[k];
+        if (x->value == ZINF_NONE || o->tier == ZINF_TIER_SCALAR || role_of(c, o) != NOTHING)
+            continue;
+        const uint64_t micro = c->contents[o->value].batch
+                                   ? (here(c, o) - x->origin) / o->bytes - c->unvisited : x->micro;
+        if (micro >= NO_MICRO || (c->micro != NO_MICRO && c->micro != micro))
+            return refuse(c, "C4", x->writer, o, "is not of the micro-batch that the others are");
+        c->micro = (uint32_t)micro;
+    }
+    return true;
 }
 
 /* What the opcode demands; after the reads, before the writes. */
@@ -217,18 +243,17 @@ static bool check_role(zinf_checker *c)
         return c->row + c->n_rows == c->logits ||
                refuse(c, "C4", 0, &o[1], "is not the tile that comes next");
     case ZINF_OP_LOSS:
-        c->losses++;
         c->n_losses += c->iteration == 0 ? c->count : 0;
         return (o->rows == batch * plan->job.sequence && o[1].offset == 8 * ZINF_SCALAR_LOSS &&
-                !c->clips) || refuse(c, "C7", 0, o, "is not every token of a micro-batch into the "
-                                     "slot of the loss, before all norms");
+                !c->clips && c->micro == c->losses++) ||
+               refuse(c, "C7", 0, o, "is not every token of the micro-batch that comes next into "
+                      "the slot of the loss, before all norms");
     case ZINF_OP_CONVERT:
         return role_of(c, &o[1]) != stored(c, PARAM) ||
                (is_array(c, 1, PARAM, 0) && is_array(c, 0, OPTIMIZER, 0));
     case ZINF_OP_ACCUMULATE:
-        return (is_grad(role_of(c, &o[1])) && o->value == o[1].value &&
-                c->seen[0].age == c->age) ||
-               refuse(c, "C7", 0, o, "is no contribution of this iteration to that gradient");
+        return (is_grad(role_of(c, &o[1])) && o->value == o[1].value) ||
+               refuse(c, "C7", 0, o, "is no contribution to that gradient");
     case ZINF_OP_SUM_OF_SQUARES:
         if (unit >= plan->n_units || o[1].offset != 8 * ((uint64_t)ZINF_SCALAR_PARTIALS + unit))
             return refuse(c, "C7", 0, &o[1], "is not the slot of the unit it serves");
@@ -282,5 +307,6 @@ static bool check_role(zinf_checker *c)
 
 bool zinf_checker_operands(zinf_checker *c)
 {
-    return (*c->links == '\0' || check_operator(c)) && check_role(c);
+    return (copies(c->instr->opcode) || check_micro(c)) &&
+           (*c->links == '\0' || check_operator(c)) && check_role(c);
 }

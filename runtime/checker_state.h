@@ -19,9 +19,14 @@ enum { ZINF_UNROLL = 3 };
 #define NO_ORIGIN UINT64_MAX
 #define UNKNOWN (UINT64_MAX - 1)
 #define OF_NOTHING UINT64_MAX
+#define NO_MICRO UINT32_MAX
 
 /* What a value is of a unit. With several ranks its regions hold shards, values of their own. */
 typedef enum state { NOTHING, PARAM, GRAD, OPTIMIZER, PARAM_SHARD, GRAD_SHARD } state;
+
+typedef struct sum { /* of contributions of `n` micro-batches in a row */
+    uint32_t first, n; /* as visited */
+} sum;
 
 typedef struct cell { /* what is known of a piece of memory */
     uint64_t origin;   /* address of the first byte of the value, or NO_ORIGIN */
@@ -31,7 +36,8 @@ typedef struct cell { /* what is known of a piece of memory */
                         * what CLIP wrote: 2^32 * its first unit + units */
     uint32_t value;    /* ZINF_NONE: nothing that may be read */
     uint32_t writer, readers[ZINF_N_QUEUES]; /* last write, last reads since, as visits; 0: none */
-    uint32_t sums[2];  /* gradient, loss: contributions by operators, by the embedding */
+    uint32_t micro;    /* micro-batch it was computed from, as visited, or NO_MICRO */
+    sum sums[2];       /* gradient, loss: contributions by operators, by the embedding */
     uint8_t dtype;
     bool back, part;   /* the gradient of what made_of says; a sum of this rank's alone */
 } cell;
@@ -53,7 +59,8 @@ typedef struct content { /* what is known of a value */
 } content;
 
 typedef struct tally {
-    uint32_t normed[2], updates; /* sums of the gradient whose norm was taken; ADAM, INIT, .. */
+    sum normed[2];    /* those of the gradient whose norm was taken */
+    uint32_t updates; /* ADAM, INIT, .. */
     bool clipped, done; /* done: updated after it was used, so not to be used any more */
     uint8_t uses; /* 1: its parameters are read by operators, 2: by the embedding */
 } tally;
@@ -91,6 +98,7 @@ typedef struct zinf_checker {
     uint32_t tensor;              /* stack of its weight */
     uint64_t row, n_rows;         /* its tile */
     uint64_t made_of;             /* what results are made of */
+    uint32_t micro;               /* what it reads was computed from */
     bool back;
 } zinf_checker;
 
@@ -193,6 +201,9 @@ static inline uint64_t grad_origin(const zinf_checker *c, const zinf_operand *o)
 bool zinf_checker_ordered(zinf_checker *c, const zinf_operand *o, const cell *x, bool writes);
 
 /* ---- checker_operators.c ---- */
+
+/* What becomes of two sums if the second is added to the first; false if it does not continue it. */
+bool zinf_checker_add(const sum *first, const sum *second, sum *ret_sum);
 
 /* C4, C6, C7 of the instruction visited; after the reads, before the writes. */
 bool zinf_checker_operands(zinf_checker *c);

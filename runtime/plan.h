@@ -194,6 +194,11 @@ typedef struct zinf_job_info {
     double lr, min_lr, beta1, beta2, eps, weight_decay, clip; /* clip 0: none */
 } zinf_job_info;
 
+/* Micro-batch by micro-batch, in a counted loop; or all micro-batches of a group of blocks (between
+ * two checkpoints) before the next group, so that its parameters are fetched once for all of them
+ * and its gradient leaves the device once, as their sum: written out one by one. */
+typedef enum zinf_order { ZINF_HORIZONTAL, ZINF_VERTICAL } zinf_order;
+
 /* When units are updated: after backward; or inside it, each as soon as its gradient is complete,
  * which clipping by the norm of all excludes. What is not finite is found one unit at a time then,
  * when the units before it are updated already. */
@@ -205,7 +210,7 @@ typedef struct zinf_decisions {
     uint32_t micro_batch, accumulation;
     uint32_t checkpoint_interval; /* blocks between checkpoints; 0: none, nothing recomputed */
     uint32_t prefetch_read, prefetch_upload, prefetch_gather; /* operators ahead */
-    uint32_t order;          /* 0 horizontal */
+    uint32_t order;          /* zinf_order */
     uint32_t partitioning;   /* 0 bandwidth-centric */
     uint32_t optimizer_time; /* zinf_optimizer_time */
     uint32_t ranks;

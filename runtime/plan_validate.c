@@ -63,7 +63,7 @@ static zinf_status check_fixed(const zinf_plan *plan, zinf_error *err)
         {"job.schedule", job->schedule, 0, 1},
         {"decisions.micro_batch", decisions->micro_batch, 1, UINT32_MAX},
         {"decisions.accumulation", decisions->accumulation, 1, MOST_COUNT},
-        {"decisions.order", decisions->order, 0, 1},
+        {"decisions.order", decisions->order, 0, ZINF_VERTICAL},
         {"decisions.partitioning", decisions->partitioning, 0, 1},
         {"decisions.optimizer_time", decisions->optimizer_time, 0,
          job->clip > 0 ? ZINF_AFTER_BACKWARD : ZINF_IN_BACKWARD},
