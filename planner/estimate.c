@@ -156,7 +156,7 @@ static void memory(const zinf_model *m, const zinf_cluster *cluster, const zinf_
     update[at] = in_window * ((home == ZINF_TIER_NVME ? 12 : 0) +
                               (tier[ZINF_CLASS_GRAD] != (uint32_t)at ? 4 : 0)) +
                  (tier[ZINF_CLASS_PARAM] != (uint32_t)at ? widest * s->act : 0);
-    const bool early = d->optimizer_time == ZINF_IN_BACKWARD; /* both at once */
+    const bool early = d->optimizer_time != ZINF_AFTER_BACKWARD; /* both at once */
     const double on_device = max2(backward, classifier) + (early ? update[ZINF_TIER_DEVICE] : 0);
     if (host != ZINF_TIER_DEVICE) {
         double staging = early ? update[ZINF_TIER_HOST] : 0;
@@ -283,12 +283,15 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
         w += 12 * n;
     }
     const bool early = d->optimizer_time == ZINF_IN_BACKWARD;
+    const bool late = d->optimizer_time == ZINF_IN_FORWARD;
     if (tier[ZINF_CLASS_GRAD] == ZINF_TIER_NVME) { /* early: not written by the last pass either */
         r += early ? 0 : 4 * n;
         w -= early ? 4 * n : 0;
     }
-    if (tier[ZINF_CLASS_PARAM] == ZINF_TIER_NVME)
+    if (tier[ZINF_CLASS_PARAM] == ZINF_TIER_NVME) {
         w += s->act * n;
+        r -= late ? s->act * n : 0; /* used where it was updated, the first time */
+    }
     if (!cluster->unified) {
         if (on_device && tier[ZINF_CLASS_GRAD] != ZINF_TIER_DEVICE)
             u += 4 * n;
@@ -307,7 +310,7 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
     }
     storage = cluster->nvme.overlap ? max2(r, w) : r + w;
     double work = shared ? adam + u + dn : max2(adam, max2(u, dn));
-    if (early) /* beside the last pass */
+    if (early || late) /* beside the last pass, or the first */
         return s->passes * pass - hidden +
                max2(shared ? busy + work : max2(busy, work), pass_storage + storage);
     double tail = d->prefetch_read ? max2(storage, work) : r + w + adam + u + dn;

@@ -59,24 +59,24 @@ static zinf_view region_view(const zinf_lowering *l, uint32_t unit, int region, 
                        .cols = n, .ld = n, .dtype = (uint8_t)dtype};
 }
 
-static zinf_view param_region(const zinf_lowering *l, uint32_t unit)
+zinf_view zinf_param_region(const zinf_lowering *l, uint32_t unit)
 {
     return region_view(l, unit, 0, l->act, l->b->plan->units[unit].shard_elems);
 }
 
-static zinf_view grad_region(const zinf_lowering *l, uint32_t unit)
+zinf_view zinf_grad_region(const zinf_lowering *l, uint32_t unit)
 {
     return region_view(l, unit, 1, ZINF_F32, l->b->plan->units[unit].shard_elems);
 }
 
-static zinf_view optimizer_region(const zinf_lowering *l, uint32_t unit)
+zinf_view zinf_optimizer_region(const zinf_lowering *l, uint32_t unit)
 {
     const zinf_unit *u = &l->b->plan->units[unit];
 
     return region_view(l, unit, 2, ZINF_F32, u->array_stride / 2 + u->shard_elems);
 }
 
-static zinf_tier view_tier(const zinf_lowering *l, zinf_view view)
+zinf_tier zinf_view_tier(const zinf_lowering *l, zinf_view view)
 {
     return view.buffer == ZINF_NONE ? ZINF_TIER_DEVICE : l->b->buffers[view.buffer].tier;
 }
@@ -91,10 +91,10 @@ static zinf_view pages(const zinf_lowering *l, zinf_view view)
 }
 
 /* Copies src to dst, which is in the neighbouring tier. */
-static void copy(zinf_lowering *l, uint32_t unit, int32_t layer, const char *name, zinf_view src,
-                 zinf_view dst)
+void zinf_copy_view(zinf_lowering *l, uint32_t unit, int32_t layer, const char *name, zinf_view src,
+                    zinf_view dst)
 {
-    zinf_tier from = view_tier(l, src), to = view_tier(l, dst);
+    zinf_tier from = zinf_view_tier(l, src), to = zinf_view_tier(l, dst);
     zinf_opcode op = from == ZINF_TIER_NVME ? ZINF_OP_READ
                      : to == ZINF_TIER_NVME ? ZINF_OP_WRITE
                      : to == ZINF_TIER_DEVICE ? ZINF_OP_UPLOAD
@@ -112,7 +112,7 @@ static void copy(zinf_lowering *l, uint32_t unit, int32_t layer, const char *nam
                      (zinf_view[]){src, dst}, 2);
 }
 
-static zinf_view like(zinf_lowering *l, zinf_tier tier, zinf_view src)
+zinf_view zinf_view_like(zinf_lowering *l, zinf_tier tier, zinf_view src)
 {
     uint64_t bytes = src.buffer == ZINF_NONE ? 0 : l->b->buffers[src.buffer].bytes;
 
@@ -124,23 +124,23 @@ static zinf_view like(zinf_lowering *l, zinf_tier tier, zinf_view src)
 /* Moves a whole buffer's contents to `to`, by way of host where device and nvme do not meet. If
  * dst is absent a new buffer is made. Returns the view at the destination; src itself if it is
  * there already and no dst was given. */
-static zinf_view move(zinf_lowering *l, uint32_t unit, int32_t layer, const char *name,
-                      zinf_view src, zinf_tier to, zinf_view dst)
+zinf_view zinf_move_view(zinf_lowering *l, uint32_t unit, int32_t layer, const char *name,
+                         zinf_view src, zinf_tier to, zinf_view dst)
 {
-    zinf_tier from = view_tier(l, src);
+    zinf_tier from = zinf_view_tier(l, src);
 
     if (from == to && dst.buffer == ZINF_NONE)
         return src;
     bool far = (from == ZINF_TIER_DEVICE && to == ZINF_TIER_NVME) ||
                (from == ZINF_TIER_NVME && to == ZINF_TIER_DEVICE);
     if (far && l->host == ZINF_TIER_HOST) {
-        zinf_view staging = like(l, ZINF_TIER_HOST, src);
-        copy(l, unit, layer, name, src, staging);
+        zinf_view staging = zinf_view_like(l, ZINF_TIER_HOST, src);
+        zinf_copy_view(l, unit, layer, name, src, staging);
         src = staging;
     }
     if (dst.buffer == ZINF_NONE)
-        dst = like(l, to, src);
-    copy(l, unit, layer, name, src, dst);
+        dst = zinf_view_like(l, to, src);
+    zinf_copy_view(l, unit, layer, name, src, dst);
     return dst;
 }
 
@@ -165,6 +165,11 @@ static bool params_away(const zinf_lowering *l)
  * a phase use what its first has fetched. */
 void zinf_need_unit(zinf_lowering *l, uint32_t unit)
 {
+    if (l->pending && !l->update[unit].due &&
+        zinf_grow(l->b, &l->dues, l->n_dues, &l->cap_dues, sizeof *l->dues)) {
+        l->update[unit].due = true;
+        l->dues[l->n_dues++] = (zinf_due){unit, l->n_stages};
+    }
     if (!params_away(l) || (l->phase && l->fetched_in[unit] == l->phase))
         return;
     l->fetched_in[unit] = l->phase;
@@ -192,7 +197,7 @@ zinf_view zinf_boundary_view(const zinf_lowering *l, uint32_t layer, bool gradie
 zinf_view zinf_unit_view(const zinf_lowering *l, uint32_t unit)
 {
     if (!params_away(l))
-        return param_region(l, unit);
+        return zinf_param_region(l, unit);
     return l->unit_fetch[unit] == ZINF_NONE ? zinf_absent
                                             : l->fetches[l->unit_fetch[unit]].ready;
 }
@@ -226,7 +231,7 @@ static int32_t fetch_layer(const zinf_lowering *l, const zinf_fetch *f)
 
 static zinf_view fetch_source(zinf_lowering *l, const zinf_fetch *f)
 {
-    return f->unit == ZINF_NONE ? l->boundaries[f->boundary].kept : param_region(l, f->unit);
+    return f->unit == ZINF_NONE ? l->boundaries[f->boundary].kept : zinf_param_region(l, f->unit);
 }
 
 /* nvme -> host (or device where the path is direct). */
@@ -235,9 +240,14 @@ static void fetch_read(zinf_lowering *l, zinf_fetch *f)
     char text[128];
     zinf_view src = fetch_source(l, f);
 
-    f->staged = view_tier(l, src) == ZINF_TIER_NVME
-                    ? move(l, f->unit, fetch_layer(l, f), fetch_name(l, f, text), src, l->host,
-                           zinf_absent)
+    if (f->unit != ZINF_NONE && l->update[f->unit].fresh.buffer != ZINF_NONE) {
+        f->staged = l->update[f->unit].fresh;
+        l->update[f->unit].fresh = zinf_absent;
+        return;
+    }
+    f->staged = zinf_view_tier(l, src) == ZINF_TIER_NVME
+                    ? zinf_move_view(l, f->unit, fetch_layer(l, f), fetch_name(l, f, text), src,
+                                     l->host, zinf_absent)
                     : src;
 }
 
@@ -246,8 +256,8 @@ static void fetch_upload(zinf_lowering *l, zinf_fetch *f)
 {
     char text[128];
 
-    f->shard = move(l, f->unit, fetch_layer(l, f), fetch_name(l, f, text), f->staged,
-                    ZINF_TIER_DEVICE, zinf_absent);
+    f->shard = zinf_move_view(l, f->unit, fetch_layer(l, f), fetch_name(l, f, text), f->staged,
+                              ZINF_TIER_DEVICE, zinf_absent);
 }
 
 /* A whole unit on the device, to be gathered from all shards or to be scattered to them: its
@@ -294,123 +304,15 @@ void zinf_keep_boundary(zinf_lowering *l, uint32_t layer, bool gradient, zinf_vi
 
     *kept = (zinf_boundary){.kept = x, .here = x, .layer = layer};
     if (tier != ZINF_TIER_DEVICE)
-        kept->kept = like(l, tier, x);
+        kept->kept = zinf_view_like(l, tier, x);
     if (kept->kept.buffer != ZINF_NONE && !gradient)
         l->b->buffers[kept->kept.buffer].item = ZINF_BILL_CHECKPOINT;
     boundary_name(l, index, text);
     if (tier != ZINF_TIER_DEVICE)
-        move(l, ZINF_NONE, (int32_t)layer, text, x, tier, kept->kept);
+        zinf_move_view(l, ZINF_NONE, (int32_t)layer, text, x, tier, kept->kept);
 }
 
-/* ---- updates ---- */
-
-/* The queue that works on a class of states: compute if they live on the device, else update, so
- * that compute does not wait for what is brought from another tier. */
-static zinf_queue work_queue(const zinf_lowering *l, zinf_class state_class)
-{
-    return l->d->tier[state_class] == ZINF_TIER_DEVICE ? ZINF_QUEUE_COMPUTE : ZINF_QUEUE_UPDATE;
-}
-
-/* Values of the loss and of the sums of squares once they are those of all ranks. */
-static uint32_t sum_of_ranks(const zinf_lowering *l, uint64_t slot)
-{
-    return l->scalar_value + (slot == ZINF_SCALAR_LOSS ? 3 : 4);
-}
-
-/* n scalars from `slot` become their sums over ranks, in place. */
-static void sum_scalars(zinf_lowering *l, uint64_t slot, uint64_t n, const char *name)
-{
-    zinf_view mine = zinf_scalars(l, slot, n), all = mine;
-
-    if (l->d->ranks == 1)
-        return;
-    all.value = sum_of_ranks(l, slot);
-    zinf_build_instr(l->b, ZINF_OP_ALLREDUCE, ZINF_QUEUE_COLLECTIVE, 0, -1, ZINF_NONE,
-                     zinf_build_string(l->b, "%s", name), NULL, (zinf_view[]){mine, all}, 2);
-}
-
-/* master, m and v as operands; chunk is a whole optimizer region or a copy of one. */
-static void split_chunk(const zinf_lowering *l, uint32_t unit, zinf_view chunk, zinf_view *ret)
-{
-    const zinf_unit *u = &l->b->plan->units[unit];
-
-    for (int i = 0; i < 3; i++)
-        ret[i] = zinf_slice(chunk, (uint64_t)i * u->array_stride / 4, 1, u->shard_elems,
-                            u->shard_elems);
-}
-
-/* Where updates work: with the states if they live on the device, else on the host. */
-static zinf_tier update_tier(const zinf_lowering *l)
-{
-    return l->d->tier[ZINF_CLASS_OPTIMIZER] == ZINF_TIER_DEVICE ? ZINF_TIER_DEVICE : l->host;
-}
-
-/* Norm and clip factor of units [first, first + n), whose sums of squares are those of all ranks;
- * for updates that follow in the same queue. */
-static zinf_view norm_of_units(zinf_lowering *l, uint32_t first, uint32_t n)
-{
-    zinf_view clip[2] = {zinf_scalars(l, ZINF_SCALAR_PARTIALS + first, n),
-                         zinf_scalars(l, ZINF_SCALAR_NORM, 3)};
-
-    if (l->d->ranks > 1)
-        clip[0].value = sum_of_ranks(l, ZINF_SCALAR_PARTIALS);
-    zinf_build_instr(l->b, ZINF_OP_CLIP, work_queue(l, ZINF_CLASS_OPTIMIZER), 0, -1, ZINF_NONE,
-                     zinf_build_string(l->b, n == 1 ? "norm" : "global norm"), NULL, clip, 2);
-    return clip[1];
-}
-
-/* Brings a unit's gradient and states to where it is updated. */
-static void begin_update(zinf_lowering *l, uint32_t unit, zinf_view grad)
-{
-    const int32_t layer = l->b->plan->units[unit].layer;
-    char text[128];
-
-    snprintf(text, sizeof text, "%s grad", l->b->plan->units[unit].name);
-    l->update[unit].grad = move(l, unit, layer, text, grad, update_tier(l), zinf_absent);
-    snprintf(text, sizeof text, "%s optimizer", l->b->plan->units[unit].name);
-    l->update[unit].chunk = move(l, unit, layer, text, optimizer_region(l, unit), update_tier(l),
-                                 zinf_absent);
-    l->update[unit].begun = true;
-    l->begun[l->n_begun++] = unit;
-}
-
-static void finish_update(zinf_lowering *l, uint32_t unit, zinf_view clip)
-{
-    const zinf_unit *u = &l->b->plan->units[unit];
-    const int32_t layer = u->layer;
-    const zinf_tier at = update_tier(l);
-    zinf_view region = param_region(l, unit), home = optimizer_region(l, unit);
-    zinf_view param = view_tier(l, region) == at ? region : like(l, at, region);
-    zinf_view views[6] = {l->update[unit].grad, zinf_absent, zinf_absent, zinf_absent, param,
-                          clip};
-    char text[128];
-
-    split_chunk(l, unit, l->update[unit].chunk, &views[1]);
-    zinf_build_instr(l->b, ZINF_OP_ADAM, work_queue(l, ZINF_CLASS_OPTIMIZER), 0, layer, unit,
-                     zinf_build_string(l->b, "%s adam", u->name), (uint64_t[4]){u->decays}, views,
-                     6);
-    snprintf(text, sizeof text, "%s optimizer", u->name);
-    if (view_tier(l, home) != at)
-        copy(l, unit, layer, text, l->update[unit].chunk, home);
-    snprintf(text, sizeof text, "%s param", u->name);
-    if (param.buffer != region.buffer)
-        move(l, unit, layer, text, param, view_tier(l, region), region);
-}
-
-/* Finishes updates, oldest first, until `most` are under way. clip: of all units; or absent, and
- * each goes by its own norm. */
-static void finish_updates(zinf_lowering *l, uint32_t most, zinf_view clip)
-{
-    for (; l->n_begun - l->n_updated > most && l->b->err->status == ZINF_OK; l->n_updated++) {
-        const uint32_t unit = l->begun[l->n_updated];
-        zinf_view own = clip;
-        if (clip.buffer == ZINF_NONE) {
-            sum_scalars(l, ZINF_SCALAR_PARTIALS + unit, 1, "sum of squares");
-            own = norm_of_units(l, unit, 1);
-        }
-        finish_update(l, unit, own);
-    }
-}
+/* ---- gradients ---- */
 
 static bool is_last(const zinf_lowering *l) /* micro-batch of the step */
 {
@@ -424,11 +326,9 @@ void zinf_loss_was_added(zinf_lowering *l)
 {
     if (!is_last(l) || l->d->optimizer_time != ZINF_IN_BACKWARD)
         return;
-    sum_scalars(l, ZINF_SCALAR_LOSS, 1, "loss");
+    zinf_sum_scalars(l, ZINF_SCALAR_LOSS, 1, "loss");
     l->updating = true;
 }
-
-/* ---- gradients ---- */
 
 /* Where backward writes a unit's gradient: straight into its region the first time if compute
  * can reach that, else into a temporary on the device. A later gradient is never summed by the
@@ -443,7 +343,7 @@ zinf_view zinf_grad_target(zinf_lowering *l, uint32_t unit, bool second_use)
         view = zinf_slice(whole_unit(l, unit, ZINF_F32, l->b->plan->units[unit].whole_grad), 0, 1,
                           n, n);
     } else if (l->d->tier[ZINF_CLASS_GRAD] == ZINF_TIER_DEVICE && l->micro == 0 && !second_use) {
-        view = grad_region(l, unit);
+        view = zinf_grad_region(l, unit);
     } else {
         view = zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, ZINF_F32, 1, n, NULL);
         view.value = l->b->plan->units[unit].grad.value;
@@ -468,7 +368,7 @@ static zinf_view scatter_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, b
     const uint64_t n = u->n_elems, shard = u->shard_elems, padded = shard * l->d->ranks;
     const int32_t layer = u->layer;
     const uint32_t value = u->grad.value;
-    zinf_view sum = to_region ? grad_region(l, unit)
+    zinf_view sum = to_region ? zinf_grad_region(l, unit)
                               : zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, ZINF_F32, 1,
                                               shard, NULL);
 
@@ -494,7 +394,7 @@ void zinf_store_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, bool secon
     const zinf_tier at = tier == ZINF_TIER_DEVICE ? ZINF_TIER_DEVICE : l->host; /* summed here */
     const int32_t layer = l->b->plan->units[unit].layer;
     const bool first = (l->vertical || l->micro == 0) && !second_use; /* the region is empty */
-    zinf_view region = grad_region(l, unit), sum;
+    zinf_view region = zinf_grad_region(l, unit), sum;
     char text[128];
 
     snprintf(text, sizeof text, "%s grad", l->b->plan->units[unit].name);
@@ -511,22 +411,23 @@ void zinf_store_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, bool secon
     if (first) {
         sum = grad.buffer == region.buffer
                   ? region
-                  : move(l, unit, layer, text, grad, at, tier == at ? region : zinf_absent);
+                  : zinf_move_view(l, unit, layer, text, grad, at,
+                                   tier == at ? region : zinf_absent);
     } else {
-        grad = move(l, unit, layer, text, grad, at, zinf_absent);
-        sum = move(l, unit, layer, text, region, at, zinf_absent);
-        add_gradient(l, unit, work_queue(l, ZINF_CLASS_GRAD), text, grad, sum);
+        grad = zinf_move_view(l, unit, layer, text, grad, at, zinf_absent);
+        sum = zinf_move_view(l, unit, layer, text, region, at, zinf_absent);
+        add_gradient(l, unit, zinf_work_queue(l, ZINF_CLASS_GRAD), text, grad, sum);
     }
     if (last_use)
-        zinf_build_instr(l->b, ZINF_OP_SUM_OF_SQUARES, work_queue(l, ZINF_CLASS_GRAD), 0, layer,
-                         unit,
+        zinf_build_instr(l->b, ZINF_OP_SUM_OF_SQUARES, zinf_work_queue(l, ZINF_CLASS_GRAD), 0,
+                         layer, unit,
                          zinf_build_string(l->b, "%s norm", l->b->plan->units[unit].name), NULL,
                          (zinf_view[]){sum, zinf_scalars(l, ZINF_SCALAR_PARTIALS + unit, 1)}, 2);
     if (last_use && l->updating) { /* the region is not needed any more */
-        begin_update(l, unit, sum);
-        finish_updates(l, l->d->prefetch_read, zinf_absent);
+        zinf_begin_update(l, unit, sum);
+        zinf_finish_updates(l, l->d->prefetch_read, zinf_absent);
     } else if (tier != at) {
-        copy(l, unit, layer, text, sum, region);
+        zinf_copy_view(l, unit, layer, text, sum, region);
     }
 }
 
@@ -555,6 +456,8 @@ static void emit_stages(zinf_lowering *l)
     uint32_t next_read = 0, next_upload = 0, next_gather = 0, next_active = 0;
 
     for (uint32_t k = 0; k < l->n_stages && l->b->err->status == ZINF_OK; k++) {
+        if (l->pending)
+            zinf_update_ahead(l, k + read);
         while (next_read < l->n_fetches && l->fetches[next_read].stage <= k + read &&
                available(l, &l->fetches[next_read]))
             fetch_read(l, &l->fetches[next_read++]);
@@ -613,38 +516,13 @@ static void select_tokens(zinf_lowering *l, zinf_view tokens, uint64_t first, bo
         zinf_view dst = zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, ZINF_I32, l->batch,
                                       l->seq + 1, NULL);
         dst.value = tokens.value;
-        copy(l, ZINF_NONE, -1, "tokens", mine, dst);
+        zinf_copy_view(l, ZINF_NONE, -1, "tokens", mine, dst);
         mine = dst;
     }
     l->tokens = mine;
 }
 
 /* ---- programs ---- */
-
-/* What was not updated inside backward: all, or what is under way and what had its gradient before
- * the loss was known. The norm is that of all units in any case. */
-static void lower_update(zinf_lowering *l)
-{
-    const uint32_t n = l->b->plan->n_units;
-
-    finish_updates(l, 0, zinf_absent);
-    if (l->updating) {
-        for (uint32_t u = 0; u < n; u++)
-            if (!l->update[u].begun)
-                sum_scalars(l, ZINF_SCALAR_PARTIALS + u, 1, "sum of squares");
-    } else {
-        /* CLIP looks at the loss too: the sums of squares come after it in their queue */
-        sum_scalars(l, ZINF_SCALAR_LOSS, 1, "loss");
-        sum_scalars(l, ZINF_SCALAR_PARTIALS, n, "sums of squares");
-    }
-    zinf_view clip = norm_of_units(l, 0, n);
-    for (uint32_t u = 0; u < n && l->b->err->status == ZINF_OK; u++)
-        if (!l->update[u].begun) {
-            begin_update(l, u, grad_region(l, u));
-            finish_updates(l, l->d->prefetch_read, clip);
-        }
-    finish_updates(l, 0, clip);
-}
 
 /* `count` micro-batches that are alike, the first of them number `number` of the step. */
 static void lower_micro_batches(zinf_lowering *l, uint32_t number, uint64_t count)
@@ -655,8 +533,10 @@ static void lower_micro_batches(zinf_lowering *l, uint32_t number, uint64_t coun
     if (number == 0)
         l->step_tokens = emit_batch(l, l->d->accumulation * l->batch);
     select_tokens(l, l->step_tokens, number, count > 1);
+    l->pending = number == 0 && l->d->optimizer_time == ZINF_IN_FORWARD;
     zinf_stages_train(l);
     emit_stages(l);
+    l->pending = false;
     zinf_build_segment(l->b, first, count);
 }
 
@@ -666,11 +546,13 @@ static void lower_vertical(zinf_lowering *l)
 
     l->vertical = true;
     begin_micro_batch(l, true, l->d->micro_batch, 0);
-    l->step_tokens = move(l, ZINF_NONE, -1, "tokens",
-                          emit_batch(l, l->d->accumulation * l->batch), ZINF_TIER_DEVICE,
-                          zinf_absent);
+    l->step_tokens = zinf_move_view(l, ZINF_NONE, -1, "tokens",
+                                    emit_batch(l, l->d->accumulation * l->batch), ZINF_TIER_DEVICE,
+                                    zinf_absent);
+    l->pending = l->d->optimizer_time == ZINF_IN_FORWARD;
     zinf_stages_vertical(l);
     emit_stages(l);
+    l->pending = false;
     l->phase = 0;
     l->vertical = false;
     zinf_build_segment(l->b, first, 1);
@@ -695,7 +577,7 @@ static void lower_step(zinf_lowering *l)
     else
         lower_horizontal(l);
     uint32_t first = l->b->plan->n_instrs;
-    lower_update(l);
+    zinf_lower_update(l);
     zinf_build_segment(l->b, first, 1);
     l->updating = false;
 }
@@ -709,56 +591,7 @@ static void lower_forward(zinf_lowering *l, bool sample)
     zinf_stages_forward(l, sample);
     emit_stages(l);
     if (!sample)
-        sum_scalars(l, ZINF_SCALAR_LOSS, 1, "loss");
-    zinf_build_segment(l->b, first, 1);
-}
-
-/* INIT and LOAD: each unit's state is made on the host and goes straight to its tier. */
-static void lower_fill(zinf_lowering *l, zinf_opcode opcode)
-{
-    uint32_t first = l->b->plan->n_instrs;
-
-    for (uint32_t u = 0; u < l->b->plan->n_units && l->b->err->status == ZINF_OK; u++) {
-        const int32_t layer = l->b->plan->units[u].layer;
-        char text[128];
-        zinf_view home = optimizer_region(l, u), region = param_region(l, u);
-        zinf_view chunk = view_tier(l, home) == l->host ? home : like(l, l->host, home);
-        zinf_view param = view_tier(l, region) == l->host ? region : like(l, l->host, region);
-        zinf_view arrays[3];
-        split_chunk(l, u, chunk, arrays);
-        zinf_build_instr(l->b, opcode, ZINF_QUEUE_UPDATE, 0, layer, u,
-                         zinf_build_string(l->b, "%s", l->b->plan->units[u].name), NULL, arrays,
-                         3);
-        zinf_build_instr(l->b, ZINF_OP_CONVERT, ZINF_QUEUE_UPDATE, 0, layer, u,
-                         zinf_build_string(l->b, "%s param", l->b->plan->units[u].name), NULL,
-                         (zinf_view[]){arrays[0], param}, 2);
-        snprintf(text, sizeof text, "%s optimizer", l->b->plan->units[u].name);
-        if (chunk.buffer != home.buffer)
-            move(l, u, layer, text, chunk, view_tier(l, home), home);
-        snprintf(text, sizeof text, "%s param", l->b->plan->units[u].name);
-        if (param.buffer != region.buffer)
-            move(l, u, layer, text, param, view_tier(l, region), region);
-    }
-    zinf_build_segment(l->b, first, 1);
-}
-
-static void lower_save(zinf_lowering *l)
-{
-    uint32_t first = l->b->plan->n_instrs, next = 0;
-
-    for (uint32_t u = 0; u < l->b->plan->n_units && l->b->err->status == ZINF_OK; u++) {
-        char text[128];
-        zinf_view arrays[3];
-        for (; next < l->b->plan->n_units && next <= u + 1; next++) {
-            snprintf(text, sizeof text, "%s optimizer", l->b->plan->units[next].name);
-            l->update[next].chunk = move(l, next, l->b->plan->units[next].layer, text,
-                                         optimizer_region(l, next), l->host, zinf_absent);
-        }
-        split_chunk(l, u, l->update[u].chunk, arrays);
-        zinf_build_instr(l->b, ZINF_OP_EXPORT, ZINF_QUEUE_UPDATE, 0, l->b->plan->units[u].layer,
-                         u, zinf_build_string(l->b, "%s", l->b->plan->units[u].name), NULL,
-                         arrays, 3);
-    }
+        zinf_sum_scalars(l, ZINF_SCALAR_LOSS, 1, "loss");
     zinf_build_segment(l->b, first, 1);
 }
 
@@ -825,15 +658,16 @@ void zinf_lower(zinf_builder *b, const zinf_model *model, const zinf_cluster *cl
     for (uint32_t p = 0; p < ZINF_N_PROGRAMS && b->err->status == ZINF_OK; p++) {
         ret_program_buffers[p] = b->n_buffers;
         b->plan->programs[p].first_segment = b->plan->n_segments;
+        zinf_forget_updates(&l);
         switch ((zinf_program_kind)p) {
         case ZINF_PROGRAM_INIT:
-            lower_fill(&l, ZINF_OP_INIT);
+            zinf_lower_fill(&l, ZINF_OP_INIT);
             break;
         case ZINF_PROGRAM_LOAD:
-            lower_fill(&l, ZINF_OP_IMPORT);
+            zinf_lower_fill(&l, ZINF_OP_IMPORT);
             break;
         case ZINF_PROGRAM_SAVE:
-            lower_save(&l);
+            zinf_lower_save(&l);
             break;
         case ZINF_PROGRAM_STEP:
             lower_step(&l);
@@ -844,7 +678,8 @@ void zinf_lower(zinf_builder *b, const zinf_model *model, const zinf_cluster *cl
         case ZINF_PROGRAM_SAMPLE:
             lower_forward(&l, true);
             break;
-        default: /* FLUSH: the update runs at the end of the step, nothing is left pending */
+        default: /* FLUSH */
+            zinf_lower_flush(&l);
             break;
         }
         b->plan->programs[p].n_segments =
@@ -858,6 +693,7 @@ void zinf_lower(zinf_builder *b, const zinf_model *model, const zinf_cluster *cl
     free(l.unit_fetch);
     free(l.update);
     free(l.begun);
+    free(l.dues);
     free(l.fetches);
     free(l.stages);
 }

@@ -1,5 +1,5 @@
-/* planner/lower_internal.h - shared by lower.c (how data moves) and model_stages.c (which
- * operators a model is). Nothing outside the two includes it.
+/* planner/lower_internal.h - shared by lower.c (how data moves), lower_update.c (what works on the
+ * states) and model_stages.c (which operators a model is). Nothing else includes it.
  */
 #ifndef ZINF_PLANNER_LOWER_INTERNAL_H
 #define ZINF_PLANNER_LOWER_INTERNAL_H
@@ -47,8 +47,14 @@ typedef struct zinf_block_acts {
 
 typedef struct zinf_update_unit {
     zinf_view grad, chunk;
-    bool begun; /* in this step */
+    zinf_view fresh;  /* the parameters where they were updated, until they are fetched */
+    bool begun, due;  /* in this program; it is in dues */
 } zinf_update_unit;
+
+/* In the step that begins with the updates of the one before: the first stage that uses a unit. */
+typedef struct zinf_due {
+    uint32_t unit, stage;
+} zinf_due;
 
 typedef struct zinf_lowering {
     zinf_builder *b;
@@ -76,6 +82,9 @@ typedef struct zinf_lowering {
     zinf_update_unit *update; /* [units] */
     uint32_t *begun;          /* [units] whose updates have begun, in order */
     uint32_t n_begun, n_updated;
+    zinf_due *dues; /* in order of first use */
+    uint32_t n_dues, cap_dues;
+    bool pending;   /* stages are being added that come after updates of the step before */
 
     /* state of the walk through the stages */
     zinf_block_acts *acts; /* [layers + 1]; x of the last is the final norm's input */
@@ -104,6 +113,29 @@ zinf_view zinf_grad_target(zinf_lowering *l, uint32_t unit, bool second_use);
 void zinf_store_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, bool second_use,
                      bool last_use);
 void zinf_loss_was_added(zinf_lowering *l);
+/* A whole region of a unit as [1][n]. */
+zinf_view zinf_param_region(const zinf_lowering *l, uint32_t unit);
+zinf_view zinf_grad_region(const zinf_lowering *l, uint32_t unit);
+zinf_view zinf_optimizer_region(const zinf_lowering *l, uint32_t unit);
+zinf_tier zinf_view_tier(const zinf_lowering *l, zinf_view view);
+/* Copies src to dst, which is in the neighbouring tier. */
+void zinf_copy_view(zinf_lowering *l, uint32_t unit, int32_t layer, const char *name,
+                    zinf_view src, zinf_view dst);
+zinf_view zinf_view_like(zinf_lowering *l, zinf_tier tier, zinf_view src);
+zinf_view zinf_move_view(zinf_lowering *l, uint32_t unit, int32_t layer, const char *name,
+                         zinf_view src, zinf_tier to, zinf_view dst);
+
+/* lower_update.c */
+zinf_queue zinf_work_queue(const zinf_lowering *l, zinf_class state_class);
+void zinf_sum_scalars(zinf_lowering *l, uint64_t slot, uint64_t n, const char *name);
+void zinf_begin_update(zinf_lowering *l, uint32_t unit, zinf_view grad);
+void zinf_finish_updates(zinf_lowering *l, uint32_t most, zinf_view clip);
+void zinf_update_ahead(zinf_lowering *l, uint32_t stage);
+void zinf_forget_updates(zinf_lowering *l);
+void zinf_lower_update(zinf_lowering *l);
+void zinf_lower_flush(zinf_lowering *l);
+void zinf_lower_fill(zinf_lowering *l, zinf_opcode opcode);
+void zinf_lower_save(zinf_lowering *l);
 
 /* model_stages.c: append the stages of one micro-batch, or of all of a step group by group; emit
  * one stage's instructions. */

@@ -49,6 +49,9 @@ static json *add_object(json *o, const char *key)
 
 static json *decisions(const zinf_decisions *d)
 {
+    static const char *const times[] = {[ZINF_AFTER_BACKWARD] = "after backward",
+                                        [ZINF_IN_BACKWARD] = "in backward",
+                                        [ZINF_IN_FORWARD] = "in forward"};
     json *o = json_object_new_object();
     json *tier = add_object(o, "tier");
 
@@ -69,8 +72,7 @@ static json *decisions(const zinf_decisions *d)
     add_u64(prefetch, "upload", d->prefetch_upload);
     add_u64(prefetch, "gather", d->prefetch_gather);
     add_text(o, "partitioning", "bandwidth-centric");
-    add_text(o, "optimizer_time",
-             d->optimizer_time == ZINF_IN_BACKWARD ? "in backward" : "after backward");
+    add_text(o, "optimizer_time", times[d->optimizer_time]);
     add_u64(o, "ranks", d->ranks);
     add_u64(o, "io_block_bytes", d->io_block_bytes);
     add_u64(o, "io_depth", d->io_depth);

@@ -15,7 +15,7 @@ typedef enum setting_type { TIER, NUMBER, INTERVAL, ALL_TILES, ORDER, TIME } set
 
 /* The n-th word stands for n. */
 static const char *const orders[] = {"horizontal", "vertical", NULL};
-static const char *const times[] = {"after", "backward", NULL};
+static const char *const times[] = {"after", "backward", "forward", NULL};
 
 typedef struct setting {
     const char *key;
@@ -52,7 +52,8 @@ static const setting table[] = {
     {"order", ORDER, AT(order), 0, 0,
      "all layers of a micro-batch first, or all micro-batches of a layer"},
     {"optimizer_time", TIME, AT(optimizer_time), 0, 0,
-     "when units are updated; in backward needs clip 0 and is never chosen unasked"},
+     "when units are updated: after backward, in it (needs clip 0, never chosen unasked), or in "
+     "the next forward"},
     {"io.block", NUMBER, AT(io_block_bytes), 4096, 1 << 30,
      "bytes of one storage request, a multiple of 4096"},
     {"io.depth", NUMBER, AT(io_depth), 1, 1024, "storage requests in flight"},

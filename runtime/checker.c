@@ -66,8 +66,12 @@ static bool right(zinf_checker *c, uint32_t slot, const cell *x, bool first, boo
         return true; /* it takes over what there is, padding too */
     if (x->value != o->value)
         return refuse(c, rule, x->writer, o, "reads bytes that hold something else, or nothing");
-    if (x->writer == 0 && (grad || fills))
+    const bool updates = c->late && opcode == ZINF_OP_ADAM;
+    if ((x->writer == 0 && fills) ||
+        (grad && x->age == 0 && !updates && !(c->late && copies(opcode))))
         return refuse(c, rule, 0, o, "reads what this program has not begun");
+    if (updates && ((grad && x->age) || (scalar && x->writer)))
+        return refuse(c, "C7", x->writer, o, "is no longer what the step before left");
     v->on_entry |= x->writer == 0;
     if (!grad && !scalar && x->age != v->age)
         return refuse(c, rule, x->writer, o, "reads an old copy, it was produced anew since");
@@ -77,7 +81,7 @@ static bool right(zinf_checker *c, uint32_t slot, const cell *x, bool first, boo
         return refuse(c, rule, x->writer, o, "reads another element type, or pieces of the value "
                       "that lie at other distances, than was written");
     if (memcmp(x->sums, c->seen[slot].sums, sizeof x->sums) || x->micro != c->seen[slot].micro)
-        return refuse(c, grad ? "C7" : "C4", x->writer, o, "parts of it are of other micro-batches");
+        return refuse(c, rule, x->writer, o, "parts of it are of other micro-batches");
     if (x->rows != x->of && !writes)
         return refuse(c, rule, x->writer, o, "reads what not every tile is in yet");
     if (!writes && scalar && x->part != (c->sharded && opcode == ZINF_OP_ALLREDUCE) && x->writer &&
@@ -311,6 +315,13 @@ static bool enter(zinf_checker *c)
             return no_memory(c);
     for (uint32_t v = 0; v < c->plan->n_values; v++)
         c->contents[v].age = 0;
+    if (c->late) {
+        const zinf_operand o = {.tier = ZINF_TIER_SCALAR, .value = c->scalars};
+        const cell found = {.value = c->scalars, .dtype = ZINF_F64, .micro = NO_MICRO,
+                            .made_of = c->plan->n_units};
+        if (!claim(c, &o, 8 * ZINF_SCALAR_NORM, 8 * ZINF_SCALAR_PARTIALS, &found))
+            return false;
+    }
     for (uint32_t u = 0; u < c->plan->n_units; u++) {
         for (state role = PARAM; role <= OPTIMIZER; role++) {
             const zinf_operand o = region(c, u, role);
@@ -355,6 +366,9 @@ static bool holds(zinf_checker *c, uint32_t unit, state role, uint64_t at, uint6
             return refuse(c, "C8", 0, &o, "at the end a unit's region does not hold its state, or "
                           "not the one produced last");
         }
+        if (role == GRAD && c->kind == ZINF_PROGRAM_STEP &&
+            !zinf_checker_complete(c, unit, x->sums))
+            return false;
     }
     return !map->failed || no_memory(c);
 }
@@ -365,17 +379,24 @@ static bool leave(zinf_checker *c, bool empty)
     const bool trains = c->kind == ZINF_PROGRAM_STEP, samples = c->kind == ZINF_PROGRAM_SAMPLE;
     const bool uses = samples || c->kind == ZINF_PROGRAM_EVAL;
 
+    const bool flushes = c->kind == ZINF_PROGRAM_FLUSH;
+    const bool moves = flushes ? c->late : !uses;
+
     c->index = ZINF_NONE;
     for (uint32_t u = 0; u < plan->n_units; u++) {
         const zinf_operand o = region(c, u, OPTIMIZER);
         const uint64_t n = plan->units[u].shard_elems, stride = plan->units[u].array_stride;
-        if (!empty && c->kind != ZINF_PROGRAM_FLUSH && c->tallies[u].updates != !uses)
+        if ((!empty || (flushes && c->late)) && c->tallies[u].updates != moves)
             return refuse(c, "C7", 0, &o, "a unit is not updated or moved exactly once");
         if (!holds(c, u, PARAM, 0, n * zinf_dtype_bytes(plan->job.precision)) ||
             !holds(c, u, OPTIMIZER, 0, 4 * n) || !holds(c, u, OPTIMIZER, stride, 4 * n) ||
-            !holds(c, u, OPTIMIZER, 2 * stride, 4 * n))
+            !holds(c, u, OPTIMIZER, 2 * stride, 4 * n) || (c->late && !holds(c, u, GRAD, 0, 4 * n)))
             return false;
     }
+    if (c->late && !zinf_checker_pends(c, trains || uses || c->kind == ZINF_PROGRAM_SAVE
+                                              ? plan->n_units : 0))
+        return refuse(c, "C8", 0, NULL, "at the end the scalars of an update are not those of the "
+                      "norm of all units, or after a flush and at the start not zero");
     if (!empty && (trains || uses) &&
         (c->batches != 1 || (samples ? c->logits != plan->model.vocab : uses && c->losses != 1) ||
          (trains && c->n_losses != plan->decisions.accumulation) ||
@@ -448,10 +469,15 @@ zinf_status zinf_plan_check(const zinf_plan *plan, zinf_error *err)
     static const zinf_program_kind order[ZINF_N_PROGRAMS] = {
         ZINF_PROGRAM_STEP, ZINF_PROGRAM_FLUSH, ZINF_PROGRAM_EVAL, ZINF_PROGRAM_SAMPLE,
         ZINF_PROGRAM_SAVE, ZINF_PROGRAM_INIT, ZINF_PROGRAM_LOAD};
-    zinf_checker c = {.plan = plan, .err = err, .sharded = plan->decisions.ranks > 1};
+    zinf_checker c = {.plan = plan, .err = err, .sharded = plan->decisions.ranks > 1,
+                      .late = plan->decisions.optimizer_time == ZINF_IN_FORWARD,
+                      .scalars = ZINF_NONE};
 
     if (zinf_plan_validate(plan, err))
         return err->status;
+    for (uint32_t i = 0; i < plan->n_instrs; i++)
+        if (plan->instrs[i].opcode == ZINF_OP_CLIP)
+            c.scalars = plan->operands[plan->instrs[i].operand0 + 1].value;
     const struct {
         void *array;
         size_t n, size;

@@ -28,8 +28,9 @@ static const zinf_part *part_at(const zinf_checker *c, const zinf_unit *u, uint6
     return row < part->n_rows ? part : NULL;
 }
 
-/* Which whole rows of which stack of tensors the operand in a slot is: false if of none; true and
- * stack ZINF_NONE if it is a gradient of which it is not known where its unit begins. */
+/* Which whole rows of which stack of tensors the operand in a slot is, parameters if it is read and
+ * their gradient if it is written: false if of none; true and stack ZINF_NONE if it is a gradient,
+ * of which it is not known where its unit begins. */
 static bool place(zinf_checker *c, uint32_t slot, uint32_t *ret_stack, uint64_t *ret_row,
                   uint64_t *ret_rows)
 {
@@ -38,7 +39,7 @@ static bool place(zinf_checker *c, uint32_t slot, uint32_t *ret_stack, uint64_t 
     const uint64_t element = zinf_dtype_bytes(o->dtype), lo = here(c, o), n = o->rows * o->cols;
 
     *ret_stack = ZINF_NONE;
-    if (role != PARAM && role != GRAD)
+    if (role != (zinf_operand_access(c->instr, slot).writes ? GRAD : PARAM))
         return false;
     const uint64_t origin = role == GRAD ? grad_origin(c, o) : c->seen[slot].origin;
     if (origin == NO_ORIGIN)
@@ -173,15 +174,15 @@ bool zinf_checker_add(const sum *first, const sum *second, sum *ret_sum)
     return continues;
 }
 
-static bool complete(zinf_checker *c, uint32_t unit, const sum sums[2])
+bool zinf_checker_complete(zinf_checker *c, uint32_t unit, const sum sums[2])
 {
     const zinf_operand grad = region(c, unit, GRAD);
     char wrong[200];
 
     for (int i = 0; i < 2; i++) {
         const uint32_t due = c->tallies[unit].uses >> i & 1 ? c->losses : 0;
-        snprintf(wrong, sizeof wrong, "has %" PRIu32 " contributions of the %s where %" PRIu32
-                 " are due (loops visited %d times at most)", sums[i].n,
+        snprintf(wrong, sizeof wrong, "has %" PRIu32 " contributions to its unit of the %s where %"
+                 PRIu32 " are due (loops visited %d times at most)", sums[i].n,
                  i ? "embedding" : "operators", due, ZINF_UNROLL);
         if (sums[i].n != due || sums[i].first)
             return refuse(c, "C7", 0, &grad, wrong);
@@ -200,6 +201,27 @@ bool zinf_checker_loss_is_whole(zinf_checker *c, bool waits)
 
     return x && x->sums[0].n == c->losses && !x->part &&
            (!waits || zinf_checker_ordered(c, &o, x, false));
+}
+
+/* An update that the step before has left: of what was found (checker.c), before its use. */
+static bool is_pending(const zinf_checker *c, uint32_t unit)
+{
+    return (c->kind == ZINF_PROGRAM_STEP || c->kind == ZINF_PROGRAM_FLUSH) &&
+           c->tallies[unit].uses == 0;
+}
+
+bool zinf_checker_pends(zinf_checker *c, uint64_t units)
+{
+    zinf_intervals *map = &c->maps[ZINF_TIER_SCALAR];
+    const uint64_t hi = 8 * ZINF_SCALAR_PARTIALS;
+
+    for (uint32_t i = zinf_intervals_cut(map, 8 * ZINF_SCALAR_NORM, hi); i != ZINF_NO_INTERVAL;
+         i = zinf_intervals_next(map, i, hi)) {
+        const cell *x = cell_of(c, ZINF_TIER_SCALAR, i);
+        if (x->value != c->scalars || x->made_of != units || x->part)
+            return false;
+    }
+    return !map->failed;
 }
 
 /* What was computed from tokens, and those, are of one micro-batch. */
@@ -267,20 +289,30 @@ static bool check_role(zinf_checker *c)
             o->cols > plan->n_units - first || (plan->job.clip > 0 && o->cols != plan->n_units))
             return refuse(c, "C7", 0, o, "is not the norm of all units");
         for (uint64_t u = first; u < first + o->cols; u++) {
-            if (!complete(c, (uint32_t)u, c->tallies[u].normed))
+            if (!zinf_checker_complete(c, (uint32_t)u, c->tallies[u].normed))
                 return false;
             c->tallies[u].clipped = true;
         }
         c->made_of = first << 32 | o->cols;
         return true;
     case ZINF_OP_ADAM:
-        if (c->kind != ZINF_PROGRAM_STEP || c->tallies[unit].updates++ ||
-            !c->tallies[unit].clipped || o[5].offset != 8 * ZINF_SCALAR_NORM ||
-            unit - (c->seen[5].made_of >> 32) >= (uint32_t)c->seen[5].made_of)
-            return refuse(c, "C7", 0, o, "is not the one update of its unit, after its norm");
+        if (c->tallies[unit].updates++ || o[5].offset != 8 * ZINF_SCALAR_NORM ||
+            !(c->late ? is_pending(c, unit)
+                      : c->kind == ZINF_PROGRAM_STEP && c->tallies[unit].clipped &&
+                            unit - (c->seen[5].made_of >> 32) < (uint32_t)c->seen[5].made_of))
+            return refuse(c, "C7", 0, o, c->late ? "is not the one update of its unit, from what "
+                          "the step before left, before its use" : "is not the one update of its "
+                          "unit, after its norm");
         c->tallies[unit].done = c->tallies[unit].uses;
         return is_array(c, 0, GRAD, 0) && is_state(c, 1) && is_array(c, 4, PARAM, 0) &&
-               complete(c, unit, c->seen[0].sums);
+               (c->late || zinf_checker_complete(c, unit, c->seen[0].sums));
+    case ZINF_OP_ZERO:
+        if (o->tier != ZINF_TIER_SCALAR)
+            return true;
+        c->made_of = 0;
+        return (c->late && o->offset == 8 * ZINF_SCALAR_NORM &&
+                o->cols == ZINF_N_UPDATE_SCALARS && c->kind != ZINF_PROGRAM_STEP) ||
+               refuse(c, "C7", 0, o, "is not the scalars of an update, of which nothing is left");
     case ZINF_OP_INIT:
     case ZINF_OP_IMPORT:
     case ZINF_OP_EXPORT:

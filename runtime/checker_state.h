@@ -33,7 +33,7 @@ typedef struct cell { /* what is known of a piece of memory */
     uint64_t rows, of; /* by tiles: rows of the weight that are in it, of so many */
     uint64_t age;      /* the iteration that produced it, 0: on entry */
     uint64_t made_of;  /* 256 * the tensor applied last + operators since; or OF_NOTHING; of
-                        * what CLIP wrote: 2^32 * its first unit + units */
+                        * what CLIP wrote: 2^32 * its first unit + units; of zeros there: 0 */
     uint32_t value;    /* ZINF_NONE: nothing that may be read */
     uint32_t writer, readers[ZINF_N_QUEUES]; /* last write, last reads since, as visits; 0: none */
     uint32_t micro;    /* micro-batch it was computed from, as visited, or NO_MICRO */
@@ -89,6 +89,8 @@ typedef struct zinf_checker {
     uint64_t unvisited; /* losses of earlier loops, in iterations that were not looked at */
     uint32_t kind, index, now, losses, clips, batches, cap_pieces; /* losses ..: as visited */
     bool exact, sharded; /* the segment is visited in full; there are several ranks */
+    bool late;           /* STEP begins with the updates of the one before */
+    uint32_t scalars;    /* late: value of what CLIP writes */
     /* the instruction visited */
     const zinf_instr *instr;
     const zinf_operand *o;
@@ -202,11 +204,17 @@ bool zinf_checker_ordered(zinf_checker *c, const zinf_operand *o, const cell *x,
 
 /* ---- checker_operators.c ---- */
 
-/* What becomes of two sums if the second is added to the first; false if it does not continue it. */
+/* C7: the sums are those of all micro-batches for all uses of the unit. */
+bool zinf_checker_complete(zinf_checker *c, uint32_t unit, const sum sums[2]);
+
+/* What becomes of two sums if the second is added to the first; false if it does not follow it. */
 bool zinf_checker_add(const sum *first, const sum *second, sum *ret_sum);
 
 /* C4, C6, C7 of the instruction visited; after the reads, before the writes. */
 bool zinf_checker_operands(zinf_checker *c);
+
+/* Of the updates that a step leaves to the next: what CLIP writes is of `units` units. */
+bool zinf_checker_pends(zinf_checker *c, uint64_t units);
 
 /* The loss, which CLIP (that waits for it, too) and the runtime read, is the sum over all
  * micro-batches and ranks. */

@@ -19,7 +19,7 @@
 #include "kernels/dtype.h"
 #include "runtime/error.h"
 
-#define ZINF_PLAN_VERSION 3
+#define ZINF_PLAN_VERSION 4
 enum { ZINF_NAME_BYTES = 64, ZINF_PAGE = 4096, ZINF_MAX_OPERANDS = 10 };
 #define ZINF_NONE UINT32_MAX /* "no index" in every 32-bit index field */
 
@@ -42,10 +42,12 @@ typedef enum zinf_queue {
     ZINF_N_QUEUES
 } zinf_queue;
 
-/* Slots of the scalar table; the sum of squares of unit u is in slot ZINF_SCALAR_PARTIALS + u. */
+/* Slots of the scalar table; the sum of squares of unit u is in slot ZINF_SCALAR_PARTIALS + u. What
+ * an update needs to know begins at NORM: step counts from 1, 0 is nothing to update from. */
 enum {
-    ZINF_SCALAR_LOSS, ZINF_SCALAR_NORM, ZINF_SCALAR_FACTOR, ZINF_SCALAR_SKIP,
-    ZINF_SCALAR_PARTIALS
+    ZINF_SCALAR_LOSS, ZINF_SCALAR_NORM, ZINF_SCALAR_FACTOR, ZINF_SCALAR_SKIP, ZINF_SCALAR_STEP,
+    ZINF_SCALAR_RATE, ZINF_SCALAR_PARTIALS,
+    ZINF_N_UPDATE_SCALARS = ZINF_SCALAR_PARTIALS - ZINF_SCALAR_NORM
 };
 
 /* State classes of the design whose tier is a decision. */
@@ -201,8 +203,13 @@ typedef enum zinf_order { ZINF_HORIZONTAL, ZINF_VERTICAL } zinf_order;
 
 /* When units are updated: after backward; or inside it, each as soon as its gradient is complete,
  * which clipping by the norm of all excludes. What is not finite is found one unit at a time then,
- * when the units before it are updated already. */
-typedef enum zinf_optimizer_time { ZINF_AFTER_BACKWARD, ZINF_IN_BACKWARD } zinf_optimizer_time;
+ * when the units before it are updated already. Or inside the next step's forward, each before it
+ * is used: STEP leaves gradients and the scalars of the update, and begins with what it finds.
+ * FLUSH updates without a step, after which EVAL, SAMPLE and SAVE see what they see otherwise, and
+ * nothing is left to update from, as after INIT and LOAD. */
+typedef enum zinf_optimizer_time {
+    ZINF_AFTER_BACKWARD, ZINF_IN_BACKWARD, ZINF_IN_FORWARD
+} zinf_optimizer_time;
 
 typedef struct zinf_decisions {
     uint32_t tier[ZINF_N_CLASSES]; /* zinf_tier */

@@ -226,6 +226,21 @@ static const struct {
     {"2 ranks vertical", &gpt2_two, false,
      "order=vertical micro_batch=1 tiles=2 checkpoint_interval=1" TIERS(host, nvme, nvme, device),
      2},
+    {"gpt2 late", &gpt2_16, false,
+     "optimizer_time=forward micro_batch=1 tiles=2 checkpoint_interval=1 prefetch.read=1"
+     TIERS(nvme, nvme, nvme, nvme), 1},
+    {"gpt2 late accumulated", &gpt2_deep, true,
+     "optimizer_time=forward order=horizontal micro_batch=1 tiles=1 checkpoint_interval=1"
+     TIERS(device, device, nvme, device), 1},
+    {"llama late", &llama_16, false,
+     "optimizer_time=forward micro_batch=1 tiles=1 checkpoint_interval=none prefetch.read=2"
+     TIERS(device, host, device, device), 1},
+    {"llama late vertical", &llama_32, false,
+     "optimizer_time=forward order=vertical micro_batch=1 tiles=1 checkpoint_interval=1"
+     TIERS(host, device, host, host), 1},
+    {"2 ranks late", &gpt2_two, false,
+     "optimizer_time=forward micro_batch=1 tiles=2 checkpoint_interval=1"
+     TIERS(nvme, host, nvme, host), 2},
     {"2 ranks early", &gpt2_two, false,
      "clip=0 optimizer_time=backward micro_batch=1 tiles=2 checkpoint_interval=1"
      TIERS(nvme, host, nvme, host), 2},
