@@ -114,7 +114,8 @@ def saving_changes_no_step_and_the_last_one_is_saved():
 
 def updates_left_to_the_next_step_are_made_before_anything_else_looks():
     late = {"optimizer_time": "forward"}
-    looks = ["--val", TEXT, "--val-every", "2", "--save-every", "3", "--eval", TEXT]
+    looks = ["--steps", "6", "--val", TEXT, "--val-every", "2", "--save-every", "3",
+             "--eval", TEXT]
     for place in tiers("device"), tiers("nvme"), tiers("host", "nvme", "host"):
         path, after = plan("bf16", {**place, **late}), plan("bf16", place)
         for stop in 1, 4:
@@ -127,6 +128,9 @@ def updates_left_to_the_next_step_are_made_before_anything_else_looks():
         for run in runs:
             run.rows = [row for row in run.rows if "step" in row]
             same(run, whole("bf16"), f"{place}, looked at")
+            rest = lab.run(after, "--resume", os.path.join(run.saved, "step-3"), data=TEXT)
+            rest.rows = run.rows[:3] + rest.rows
+            same(rest, whole("bf16"), f"{place}, saved on the way")
         assert [row.get("val_loss") for row in runs[0].rows] == \
             [row.get("val_loss") for row in runs[1].rows], place
         told = [[line for line in run.stdout.splitlines() if line.startswith("eval")]
