@@ -256,7 +256,8 @@ static void enumerate(pool *p)
     zinf_decisions d = {
         .ranks = zinf_n_ranks(p->cluster),
         .prefetch_gather = s->prefetch_gather != ZINF_FREE ? (uint32_t)s->prefetch_gather : 1,
-        /* in backward is a guarantee less (plan.h): never chosen; in forward: see update_later */
+        /* other times are only asked for: in backward is a guarantee less (plan.h), in forward needs
+         * memory, so that with a byte less than planned there would be another plan */
         .optimizer_time = s->optimizer_time != ZINF_FREE ? (uint32_t)s->optimizer_time
                                                          : ZINF_AFTER_BACKWARD,
         .io_block_bytes = s->io_block_bytes != ZINF_FREE ? (uint64_t)s->io_block_bytes
@@ -588,43 +589,6 @@ static bool compile_best(pool *p, uint32_t n_top, zinf_search_result *r)
     return fitted > 0;
 }
 
-/* The best with its updates inside the next forward, if that is faster: bits stay, and so does
- * where states live. Updates of one rank on the device take compute's time whenever they run. */
-static void update_later(pool *p, uint32_t n_top, zinf_search_result *r)
-{
-    zinf_decisions d = r->plan.decisions;
-    probed best = {0}, now = {.decisions = d};
-    uint64_t short_bytes[ZINF_N_TIERS];
-    zinf_plan plan;
-
-    if (p->settings->optimizer_time != ZINF_FREE ||
-        (d.tier[ZINF_CLASS_OPTIMIZER] == ZINF_TIER_DEVICE && d.ranks == 1) ||
-        zinf_probe_decisions(p->model, p->cluster, &d, false, &now.probe, p->err) != ZINF_OK)
-        return;
-    for (d.optimizer_time = ZINF_IN_FORWARD; d.prefetch_read <= MOST_READ; d.prefetch_read *= 2) {
-        probed later = {.decisions = d,
-                        .estimated_s = zinf_estimate_step(p->model, p->cluster, &d).step_s};
-        if (zinf_probe_decisions(p->model, p->cluster, &d, false, &later.probe, p->err) != ZINF_OK)
-            return;
-        const probed *before = best.decisions.ranks ? &best : &now;
-        if (later.probe.fits && better(&later.probe, &before->probe))
-            best = later;
-        if (p->settings->prefetch_read != ZINF_FREE || d.prefetch_read == 0)
-            break;
-    }
-    if (!best.decisions.ranks ||
-        zinf_compile(p->model, p->cluster, &best.decisions, false, &plan, short_bytes, p->err) !=
-            ZINF_OK)
-        return;
-    if (total_short(short_bytes) || plan.predicted.step_s > r->plan.predicted.step_s * (1 - GAIN)) {
-        zinf_plan_free(&plan);
-        return;
-    }
-    keep_top(r, n_top, &best, &plan);
-    zinf_plan_free(&r->plan);
-    r->plan = plan;
-}
-
 /* One search without suggestions; true if something fits. first: decisions to begin with, or
  * NULL. */
 static bool search_once(const zinf_model *model, const zinf_cluster *cluster,
@@ -667,8 +631,6 @@ static bool search_once(const zinf_model *model, const zinf_cluster *cluster,
         if (p->small[0].shortness <= HOPELESS)
             climb_all(p);
         fits = compile_best(p, n_top, r);
-        if (fits && !only_fit && err->status == ZINF_OK)
-            update_later(p, n_top, r);
     }
     r->n_candidates = p->n_seen;
     free(p);

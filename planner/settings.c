@@ -52,8 +52,8 @@ static const setting table[] = {
     {"order", ORDER, AT(order), 0, 0,
      "all layers of a micro-batch first, or all micro-batches of a layer"},
     {"optimizer_time", TIME, AT(optimizer_time), 0, 0,
-     "when units are updated: after backward, in it (needs clip 0, never chosen unasked), or in "
-     "the next forward"},
+     "when units are updated: after backward; in it (needs clip 0) or in the next forward are "
+     "never chosen unasked"},
     {"io.block", NUMBER, AT(io_block_bytes), 4096, 1 << 30,
      "bytes of one storage request, a multiple of 4096"},
     {"io.depth", NUMBER, AT(io_depth), 1, 1024, "storage requests in flight"},
