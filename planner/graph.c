@@ -178,12 +178,13 @@ static void build_block(zinf_builder *b, const zinf_model *model, const zinf_dec
     char block[ZINF_NAME_BYTES];
 
     snprintf(block, sizeof block, family->block, (int)layer);
-    for (int i = 0; i < 4; i++)
-        if (zinf_small_rows(model, ZINF_SMALL_LN1_W + i))
-            norms[i] = add_tensor(b, 1, model->hidden, 1, i & 1 ? ZINF_INIT_ZERO : ZINF_INIT_ONE,
-                                  0, "%s.%s.%s", block, family->norms[i / 2],
-                                  i & 1 ? "bias" : "weight");
+    /* in the order of their use, which the checker relies on: norm, qkv, out; norm, fc, proj */
     for (int i = 0; i < ZINF_LINEAR_VOCAB; i++) {
+        for (int k = i; k < i + 2 && i % 2 == 0; k++)
+            if (zinf_small_rows(model, ZINF_SMALL_LN1_W + k))
+                norms[k] = add_tensor(b, 1, model->hidden, 1,
+                                      k & 1 ? ZINF_INIT_ZERO : ZINF_INIT_ONE, 0, "%s.%s.%s", block,
+                                      family->norms[k / 2], k & 1 ? "bias" : "weight");
         const bool narrow = family->narrow_init && family->linears[i].narrows;
         stacked[i] = add_stack(b, model, layer, (zinf_linear)i,
                                narrow ? std / sqrt(2.0 * (double)model->layers) : std,

@@ -503,6 +503,7 @@ zinf_status zinf_plan_check(const zinf_plan *plan, zinf_error *err)
     }
     for (int k = 0; ok && k < ZINF_N_PROGRAMS; k++)
         ok = check_program(&c, order[k]);
+    ok = ok && zinf_checker_statements(&c);
     for (int t = 0; t < ZINF_N_TIERS; t++)
         zinf_intervals_free(&c.maps[t]);
     for (int i = 0; i < N_ARRAYS; i++)

@@ -4,7 +4,10 @@
  * program; tiles come in order of rows. An update serves one unit, whole, from the complete sum of
  * its gradient. opcodes.h says it per opcode.
  */
+#include <stdlib.h>
+
 #include "runtime/checker_state.h"
+#include "runtime/overhead.h"
 
 /* The part of the unit that holds its element `at`, and its row in the stack; NULL: padding. */
 static const zinf_part *part_at(const zinf_checker *c, const zinf_unit *u, uint64_t at,
@@ -116,6 +119,19 @@ static bool check_operator(zinf_checker *c)
         return c->uses[c->seen[0].made_of / 256 % n_tensors + n_tensors].bias == c->tensor ||
                refuse(c, "C4", 0, c->o, "comes of another operator than this one");
     if (weight && !back && known->x == UNKNOWN) {
+        /* Tensors are used in their order, but for the embedding as a head: none are exchanged. */
+        const bool tied = !embeds && c->uses[c->tensor + n_tensors].x != UNKNOWN;
+        const bool scales =
+            opcode == ZINF_OP_LAYERNORM_FORWARD || opcode == ZINF_OP_RMSNORM_FORWARD;
+        const zinf_tensor *tensors = c->plan->tensors;
+        if (!tied && (c->tensor < c->unused || use.bias <= c->tensor))
+            return refuse(c, "C4", 0, &c->o[w], "is used first after a tensor that comes later");
+        if (tensors[c->tensor].n_dims != (scales ? 1 : 2) ||
+            (use.bias != OF_NOTHING && tensors[use.bias].n_dims != (embeds ? 2 : 1)))
+            return refuse(c, "C4", 0, &c->o[w],
+                          "has a vector where a matrix belongs, or it is one");
+        if (!tied)
+            c->unused = 1 + (use.bias == OF_NOTHING ? c->tensor : use.bias);
         *known = use;
         if (use.residual / 256 < n_tensors)
             c->branches[use.residual / 256] = c->made_of;
@@ -250,6 +266,9 @@ static bool check_role(zinf_checker *c)
     const uint32_t unit = c->instr->unit;
     const uint64_t batch = plan->decisions.micro_batch;
     const uint64_t first = o->offset / 8 - ZINF_SCALAR_PARTIALS; /* of CLIP: unit */
+    const uint64_t due = plan->job.sequence *
+                         (c->kind == ZINF_PROGRAM_STEP ? plan->job.global_batch
+                                                       : batch * plan->decisions.ranks);
 
     switch (c->instr->opcode) {
     case ZINF_OP_BATCH:
@@ -267,9 +286,9 @@ static bool check_role(zinf_checker *c)
     case ZINF_OP_LOSS:
         c->n_losses += c->iteration == 0 ? c->count : 0;
         return (o->rows == batch * plan->job.sequence && o[1].offset == 8 * ZINF_SCALAR_LOSS &&
-                !c->clips && c->micro == c->losses++) ||
+                !c->clips && c->instr->attr[0] == due && c->micro == c->losses++) ||
                refuse(c, "C7", 0, o, "is not every token of the micro-batch that comes next into "
-                      "the slot of the loss, before all norms");
+                      "the slot of the loss, before all norms, as a part of all tokens");
     case ZINF_OP_CONVERT:
         return role_of(c, &o[1]) != stored(c, PARAM) ||
                (is_array(c, 1, PARAM, 0) && is_array(c, 0, OPTIMIZER, 0));
@@ -335,6 +354,51 @@ static bool check_role(zinf_checker *c)
     default:
         return true;
     }
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp((*(const zinf_tensor *const *)a)->name, (*(const zinf_tensor *const *)b)->name);
+}
+
+bool zinf_checker_statements(zinf_checker *c)
+{
+    const zinf_plan *plan = c->plan;
+    const zinf_decisions *d = &plan->decisions;
+    const uint64_t due = zinf_overhead_bytes(plan);
+    const zinf_tensor **sorted = malloc((plan->n_tensors + (size_t)1) * sizeof *sorted);
+    uint64_t batch, n_params = 0, empty = 0;
+    const char *twice = NULL;
+
+    if (!sorted)
+        return no_memory(c);
+    for (uint32_t t = 0; t < plan->n_tensors; t++) {
+        sorted[t] = &plan->tensors[t];
+        n_params += plan->tensors[t].rows * plan->tensors[t].cols; /* each below 2^50 */
+    }
+    qsort(sorted, plan->n_tensors, sizeof *sorted, compare_names);
+    for (uint32_t t = 1; t < plan->n_tensors && !twice; t++)
+        if (!strcmp(sorted[t - 1]->name, sorted[t]->name))
+            twice = sorted[t]->name;
+    free(sorted);
+    c->kind = ZINF_PROGRAM_STEP;
+    c->index = ZINF_NONE;
+    if (twice)
+        return refuse(c, "C4", 0, NULL, "two tensors have one name: a checkpoint would hold one");
+    if (n_params != plan->model.n_params)
+        return refuse(c, "C4", 0, NULL, "the model's parameters are not those of its tensors");
+    if (__builtin_mul_overflow((uint64_t)d->micro_batch * d->accumulation, d->ranks, &batch) ||
+        batch != plan->job.global_batch)
+        return refuse(c, "C7", 0, NULL, "the global batch is not every micro-batch of every rank");
+    if (!strcmp(plan->machine.backend, "cpu") &&
+        plan->machine.overhead_bytes[plan->machine.unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST] <
+            due)
+        return refuse(c, "C1", 0, NULL, "less memory is stated than zinf-run takes beside arenas");
+    for (int k = 0; k < ZINF_N_PROGRAMS; k++)
+        empty += k != ZINF_PROGRAM_FLUSH && k != ZINF_PROGRAM_SAMPLE &&
+                 plan->programs[k].n_segments == 0;
+    return empty == 0 || refuse(c, "C8", 0, NULL, "a plan makes, trains, saves and loads its "
+                                "states, and evaluates: one of these programs is empty");
 }
 
 bool zinf_checker_operands(zinf_checker *c)

@@ -86,6 +86,7 @@ typedef struct zinf_checker {
     uint32_t last[ZINF_N_QUEUES]; /* visit */
     uint64_t work, most_work, age, count, iteration, n_losses; /* n_losses: with loops in full */
     uint64_t logits; /* rows */
+    uint64_t unused; /* tensors from here on were not used by an operator yet */
     uint64_t unvisited; /* losses of earlier loops, in iterations that were not looked at */
     uint32_t kind, index, now, losses, clips, batches, cap_pieces; /* losses ..: as visited */
     bool exact, sharded; /* the segment is visited in full; there are several ranks */
@@ -209,6 +210,9 @@ bool zinf_checker_complete(zinf_checker *c, uint32_t unit, const sum sums[2]);
 
 /* What becomes of two sums if the second is added to the first; false if it does not follow it. */
 bool zinf_checker_add(const sum *first, const sum *second, sum *ret_sum);
+
+/* What the plan states of its model, batch, memory and programs is so. */
+bool zinf_checker_statements(zinf_checker *c);
 
 /* C4, C6, C7 of the instruction visited; after the reads, before the writes. */
 bool zinf_checker_operands(zinf_checker *c);

@@ -130,7 +130,8 @@ typedef struct zinf_program {
 typedef enum zinf_init_kind { ZINF_INIT_ZERO, ZINF_INIT_ONE, ZINF_INIT_NORMAL } zinf_init_kind;
 
 /* A logical parameter, row major [rows][cols]; a vector has cols 1. name as in a HF state dict
- * (without Conv1D's transposition: a linear is [out][in]). Tensors that follow each other may be
+ * (without Conv1D's transposition: a linear is [out][in]). They are listed in the order of their
+ * first use, the embedding first. Tensors that follow each other may be
  * used as one matrix, stacked by rows (a llama's q, k and v projections): stack_row is the first
  * row of this one in the stack, 0 for the first and for tensors that stand alone. A tile of a
  * stack may hold rows of several tensors, one part each. */

@@ -3,7 +3,8 @@
  * A rule is one slot after another, separated by '|': element type, rows, columns.
  *   type: a activation, f F32, g either, i I32, d F64, * any but F64, z any; s scratch (no shape)
  *   rows: an expression, or v: any matrix without gaps of that many elements in all
- *   columns: an expression; followed by ~ if rows may be further apart (ld > cols)
+ *   columns: an expression; followed by ~ if it may be some columns of a matrix (ld > cols): those
+ *   of a tile, whose place and distance the checker knows
  * An expression is letters and numbers with + and *, strictly from left to right. A letter that
  * stands first is bound by its first use (in "T+1" to one less), then must agree. `attrs` binds
  * letters to attr[0..3] beforehand; `also` is one more equation.
@@ -20,20 +21,20 @@ typedef struct shape_rule {
     const char *attrs, *slots, *also;
 } shape_rule;
 
-#define CLASSIFIER_SLOTS "a N C~|a V C~|i B T+1|f N 3|g N C~|f V C~|f L V~|a L V~|s"
+#define CLASSIFIER_SLOTS "a N C|a V C|i B T+1|f N 3|g N C|f V C|f L V|a L V|s"
 #define BYTES_SLOTS "* v E|* v O"
 
 static const shape_rule rules[ZINF_N_OPCODES] = {
-    [ZINF_OP_EMBEDDING_FORWARD] = {"F", "i B T+1~|a V C|a T C|a N C", "N=B*T"},
-    [ZINF_OP_EMBEDDING_BACKWARD] = {"F", "i B T+1~|a N C|f V C", "N=B*T"},
+    [ZINF_OP_EMBEDDING_FORWARD] = {"F", "i B T+1|a V C|a T C|a N C", "N=B*T"},
+    [ZINF_OP_EMBEDDING_BACKWARD] = {"F", "i B T+1|a N C|f V C", "N=B*T"},
     [ZINF_OP_POSITION_BACKWARD] = {"BT", "a N C|f X C", "N=B*T"},
     [ZINF_OP_LAYERNORM_FORWARD] = {"", "a N C|a v C|a v C|a N C|f N 2", ""},
     [ZINF_OP_LAYERNORM_BACKWARD] = {"", "g N C|a N C|a v C|f N 2|a N C|a N C|f v C|f v C|s", ""},
     [ZINF_OP_RMSNORM_FORWARD] = {"", "a N C|a v C|a N C|f N 1", ""},
     [ZINF_OP_RMSNORM_BACKWARD] = {"", "g N C|a N C|a v C|f N 1|a N C|a N C|f v C|s", ""},
-    [ZINF_OP_LINEAR_FORWARD] = {"", "a N K~|a M K~|a v M|a N M~|a N M~|s", ""},
-    [ZINF_OP_LINEAR_BACKWARD_INPUT] = {"", "a N M~|a M K~|g N K~|s", ""},
-    [ZINF_OP_LINEAR_BACKWARD_WEIGHT] = {"", "a N M~|a N K~|f M K~|f v M|s", ""},
+    [ZINF_OP_LINEAR_FORWARD] = {"", "a N K|a M K|a v M|a N M~|a N M~|s", ""},
+    [ZINF_OP_LINEAR_BACKWARD_INPUT] = {"", "a N M~|a M K|g N K|s", ""},
+    [ZINF_OP_LINEAR_BACKWARD_WEIGHT] = {"", "a N M~|a N K|f M K|f v M|s", ""},
     [ZINF_OP_ROPE] = {"RIDT", "a N W|a N W", ""},
     [ZINF_OP_ATTENTION_FORWARD] = {"HGDT", "a N 2*G+H*D|a N H*D|f B H*T|s", "N=B*T"},
     [ZINF_OP_ATTENTION_BACKWARD] = {"HGDT", "a N 2*G+H*D|a N H*D|a N H*D|f B H*T|a N 2*G+H*D|s",
@@ -42,11 +43,11 @@ static const shape_rule rules[ZINF_N_OPCODES] = {
     [ZINF_OP_GELU_BACKWARD] = {"", "a N F|g N F|a N F", ""},
     [ZINF_OP_SWIGLU_FORWARD] = {"", "a N W|a N F", "W=F*2"},
     [ZINF_OP_SWIGLU_BACKWARD] = {"", "a N W|g N F|a N W", "W=F*2"},
-    [ZINF_OP_CLASSIFIER_FORWARD] = {"FL", "a N C~|a V C~|i B T+1|f N 3|f L V~|s", "N=B*T"},
+    [ZINF_OP_CLASSIFIER_FORWARD] = {"FL", "a N C|a V C|i B T+1|f N 3|f L V|s", "N=B*T"},
     [ZINF_OP_CLASSIFIER_BACKWARD] = {"FL", CLASSIFIER_SLOTS, "N=B*T"},
     [ZINF_OP_CLASSIFIER] = {"FL", CLASSIFIER_SLOTS, "N=B*T"},
     [ZINF_OP_LOSS] = {"", "f N 3|d 1 1", ""},
-    [ZINF_OP_LOGITS] = {"", "a T C~|a V C~|f 1 V|s", ""},
+    [ZINF_OP_LOGITS] = {"", "a T C|a V C|f 1 V|s", ""},
     [ZINF_OP_CONVERT] = {"", "g v E|g v E", ""},
     [ZINF_OP_ACCUMULATE] = {"", "f v E|f v E", ""},
     [ZINF_OP_SUM_OF_SQUARES] = {"", "f v E|d 1 1", ""},
@@ -232,14 +233,18 @@ static zinf_status check_meaning(const zinf_plan *plan, uint32_t index,
     const zinf_instr *instr = &plan->instrs[index];
     const zinf_operand *operands = &plan->operands[instr->operand0];
     const bool accumulates = instr->flags & ZINF_FLAG_ACCUMULATE;
+    const zinf_model_info *model = &plan->model;
     const char *wrong = NULL;
     uint64_t end_row, want;
 
+    if (letters->bound['T' - 'A'] && LETTER('T') != plan->job.sequence)
+        return REFUSE(HERE ": its sequences have %" PRIu64 " tokens, the job's %" PRIu64, HERE_ARGS,
+                      LETTER('T'), plan->job.sequence);
     switch (instr->opcode) {
     case ZINF_OP_CLASSIFIER:
     case ZINF_OP_CLASSIFIER_BACKWARD:
-        if (instr->attr[2] == 0)
-            wrong = "attr2, the tokens in the global batch, is 0";
+        if (instr->attr[2] != plan->job.global_batch * plan->job.sequence) /* 32 and 31 bits */
+            wrong = "attr2 is not the tokens of the global batch";
         else if (instr->attr[3] > 3 || accumulates != (instr->attr[3] != 0))
             wrong = "attr3 and the ACCUMULATE flag contradict each other";
         else if ((instr->attr[3] & 1) && operands[4].dtype != ZINF_F32)
@@ -249,8 +254,17 @@ static zinf_status check_meaning(const zinf_plan *plan, uint32_t index,
     case ZINF_OP_EMBEDDING_BACKWARD:
     case ZINF_OP_CLASSIFIER_FORWARD:
         if (__builtin_add_overflow(instr->attr[0], LETTER('V'), &end_row) ||
-            end_row > plan->model.vocab)
+            end_row > model->vocab)
             wrong = "its tile ends beyond the vocabulary";
+        else if (LETTER('C') != model->hidden)
+            wrong = "its rows are not as wide as the model";
+        break;
+    case ZINF_OP_GELU_FORWARD:
+    case ZINF_OP_GELU_BACKWARD:
+    case ZINF_OP_SWIGLU_FORWARD:
+    case ZINF_OP_SWIGLU_BACKWARD:
+        if (LETTER('F') != model->ffn)
+            wrong = "its rows are not as wide as the model's ffn";
         break;
     case ZINF_OP_LINEAR_BACKWARD_INPUT:
         if (accumulates && operands[2].dtype != ZINF_F32)
@@ -258,11 +272,11 @@ static zinf_status check_meaning(const zinf_plan *plan, uint32_t index,
         break;
     case ZINF_OP_ROPE:
         /* heads fit 32 bits, head_dim 17 */
-        want = (plan->model.heads + 2 * plan->model.kv_heads) * plan->model.head_dim;
-        if (instr->attr[0] != plan->model.heads + plan->model.kv_heads || LETTER('W') != want ||
-            instr->attr[2] != plan->model.head_dim || instr->attr[2] % 2)
+        want = (model->heads + 2 * model->kv_heads) * model->head_dim;
+        if (instr->attr[0] != model->heads + model->kv_heads || LETTER('W') != want ||
+            instr->attr[2] != model->head_dim || instr->attr[2] % 2)
             wrong = "it turns other heads than the model's queries and keys, or odd ones";
-        else if (instr->attr[3] != plan->job.sequence || LETTER('N') % instr->attr[3])
+        else if (LETTER('N') % LETTER('T'))
             wrong = "its rows are no whole sequences";
         else if (instr->attr[1] > 1)
             wrong = "attr1, whether it turns back, is neither 0 nor 1";
@@ -273,14 +287,13 @@ static zinf_status check_meaning(const zinf_plan *plan, uint32_t index,
         break;
     case ZINF_OP_ATTENTION_FORWARD:
     case ZINF_OP_ATTENTION_BACKWARD:
-        if (instr->attr[1] == 0 || instr->attr[0] % instr->attr[1])
+        if (instr->attr[0] != model->heads || instr->attr[1] != model->kv_heads ||
+            instr->attr[2] != model->head_dim)
+            wrong = "its heads are not the model's";
+        else if (instr->attr[1] == 0 || instr->attr[0] % instr->attr[1])
             wrong = "query heads are no multiple of kv heads";
-        else if (instr->attr[2] > 1 << 15 || instr->attr[3] > INT32_MAX)
-            wrong = "a head is wider than 32768, or a sequence longer than 2^31 - 1";
-        break;
-    case ZINF_OP_LOSS:
-        if (instr->attr[0] == 0)
-            wrong = "attr0, the tokens in the global batch, is 0";
+        else if (instr->attr[2] > 1 << 15)
+            wrong = "a head is wider than 32768";
         break;
     case ZINF_OP_CONVERT:
         if (operands[0].dtype == operands[1].dtype && plan->job.precision != ZINF_F32)
@@ -310,10 +323,6 @@ static zinf_status check_meaning(const zinf_plan *plan, uint32_t index,
         else if (instr->opcode == ZINF_OP_BROADCAST && instr->attr[0] >= plan->decisions.ranks)
             wrong = "its root is no rank";
         break;
-    case ZINF_OP_BATCH:
-        if (LETTER('T') != plan->job.sequence)
-            wrong = "its rows do not hold sequence + 1 tokens";
-        break;
     case ZINF_OP_ADAM:
         if (instr->unit >= plan->n_units)
             wrong = "it serves no unit";
@@ -329,7 +338,9 @@ static zinf_status check_meaning(const zinf_plan *plan, uint32_t index,
             wrong = "its operands do not hold exactly the unit's shard";
         break;
     case ZINF_OP_POSITION_BACKWARD:
-        if (letters->value['T' - 'A'] > letters->value['X' - 'A'])
+        if (LETTER('X') != model->context)
+            wrong = "it is not of the whole table of positions";
+        else if (LETTER('T') > LETTER('X'))
             wrong = "the sequence is longer than the table of positions";
         break;
     default:

@@ -226,6 +226,10 @@ static zinf_status check_unit(const zinf_plan *plan, const zinf_unit *unit, zinf
         if (part->n_rows == 0 || part->n_rows > tensor->rows ||
             part->first_row > tensor->rows - part->n_rows)
             return REFUSE("unit \"%s\": rows beyond tensor \"%s\"", unit->name, tensor->name);
+        if (unit->decays != (tensor->n_dims == 2))
+            return RULE("C7", "unit \"%s\": weight decay applies to matrices and to nothing else, "
+                        "tensor \"%s\" has %" PRIu32 " dimensions", unit->name, tensor->name,
+                        tensor->n_dims);
         const uint64_t elems = part->n_rows * tensor->cols; /* within the tensor: no overflow */
         if (part->at < at || elems > unit->n_elems || part->at > unit->n_elems - elems)
             return REFUSE("unit \"%s\": tensor \"%s\" overlaps its neighbour or the end",
@@ -269,7 +273,7 @@ static zinf_status check_units(const zinf_plan *plan, zinf_error *err)
             return REFUSE("tensor \"%s\" is [%" PRIu64 "][%" PRIu64 "]", tensor->name,
                           tensor->rows, tensor->cols);
         if (tensor->init > ZINF_INIT_NORMAL || tensor->n_dims < 1 || tensor->n_dims > 2 ||
-            !isfinite(tensor->init_std))
+            (tensor->n_dims == 1 && tensor->cols > 1) || !isfinite(tensor->init_std))
             return REFUSE("tensor \"%s\": init %" PRIu32 ", dimensions %" PRIu32 ", std %g",
                           tensor->name, tensor->init, tensor->n_dims, tensor->init_std);
         if (tensor->stack_row &&

@@ -49,12 +49,14 @@ class Machine:
                                               done.stderr.strip()[-400:]))
         return done
 
-    def cluster(self, device=None):
-        """A cluster file; device: memory of an emulated accelerator, None for none."""
-        if device not in self.clusters:
+    def cluster(self, device=None, anew=False):
+        """A cluster file; device: memory of an emulated accelerator, None for none. anew: probed
+        once more, since the machine may not be as fast as a while ago."""
+        if device not in self.clusters or anew:
             say("zinf-probe%s" % (", emulating a device of " + device if device else ""))
             self.clusters[device] = self.probe(
-                "cluster-%s.yaml" % (device or "this").replace(" ", ""),
+                "cluster-%s-%d.yaml" % ((device or "this").replace(" ", ""),
+                                        len(os.listdir(self.dir))),
                 ["--device-memory", device] if device else [])
         return self.clusters[device]
 
@@ -192,32 +194,35 @@ def step_vs_pytorch(m):
 
 
 def plans_to_predict(m):
-    """Varied plans: (name, model, cluster, pins)"""
+    """Varied plans: (name, model, memory of an emulated device or None, pins)"""
     small = dict(layers=6, hidden=512, heads=8, vocab=8192)
-    here = m.cluster()
     gpt2 = m.model("gpt2-124m", 512, 4)
     six = m.model("six", 512, 8, **small)
-    yield "memory", gpt2, here, DEVICE + ["checkpoint_interval=none"]
-    yield "recompute", gpt2, here, DEVICE + ["checkpoint_interval=1"]
-    yield "accumulate", gpt2, here, DEVICE + ["micro_batch=1"]
-    yield "optimizer on nvme", gpt2, here, DEVICE[:2] + ["tier.optimizer=nvme"]
-    yield "all on nvme", gpt2, here, STORED + ["checkpoint_interval=1"]
-    yield "tiles", six, here, DEVICE + ["tiles=3"]
-    yield "six layers", six, here, DEVICE
-    yield "six layers, all on nvme", six, here, STORED + ["checkpoint_interval=2"]
-    yield "six layers, fp32", m.model("six", 512, 4, "fp32", **small), here, DEVICE
-    yield "long", m.model("six", 2048, 2, **small), here, DEVICE
+    yield "memory", gpt2, None, DEVICE + ["checkpoint_interval=none"]
+    yield "recompute", gpt2, None, DEVICE + ["checkpoint_interval=1"]
+    yield "accumulate", gpt2, None, DEVICE + ["micro_batch=1"]
+    yield "optimizer on nvme", gpt2, None, DEVICE[:2] + ["tier.optimizer=nvme"]
+    yield "all on nvme", gpt2, None, STORED + ["checkpoint_interval=1"]
+    yield "tiles", six, None, DEVICE + ["tiles=3"]
+    yield "six layers", six, None, DEVICE
+    yield "six layers, all on nvme", six, None, STORED + ["checkpoint_interval=2"]
+    yield "six layers, fp32", m.model("six", 512, 4, "fp32", **small), None, DEVICE
+    yield "long", m.model("six", 2048, 2, **small), None, DEVICE
     yield "llama", m.model("llama", 512, 4, layers=8, hidden=512, heads=8, kv_heads=2, ffn=1536,
-                           vocab=8192), here, DEVICE
-    device = m.cluster("256 MiB")
-    yield "device of 256 MiB", six, device, []
-    yield "its states on nvme", six, device, STORED[:3]
+                           vocab=8192), None, DEVICE
+    yield "device of 256 MiB", six, "256 MiB", []
+    yield "its states on nvme", six, "256 MiB", STORED[:3]
 
 
 def predict(m):
     """predicted to measured step time of 13 varied plans, and of their queues"""
-    errors, queues = [], []
-    for name, model, cluster, pins in plans_to_predict(m):
+    errors, queues, peaks = [], [], []
+    for index, (name, model, device, pins) in enumerate(plans_to_predict(m)):
+        # probed in turns with the runs: what is asked is whether a plan's time follows from the
+        # machine's rates, and those of a shared machine change
+        cluster = m.cluster(device, anew=index % 4 == 0)
+        with open(cluster) as file:
+            peaks.append(float(re.search(r"bf16: ([0-9.]+)", file.read())[1]))
         plan, told = m.plan(model, cluster, pins)
         rows, summary = m.run(plan, m.options.steps)
         times = step_times(rows)
@@ -233,8 +238,10 @@ def predict(m):
         report(m.options, "predict/" + name, ratio, "ratio",
                "%.3f s measured; %s" % (measured, ", ".join(parts)), spread_of(times))
     report(m.options, "predict", statistics.mean(e for e, _ in errors), "error",
-           "the measured step: mean of %d plans; worst %.3f (%s); worst queue %.3f (%s of %s)" %
-           (len(errors), *max(errors), max(queues)[0], max(queues)[2], max(queues)[1]))
+           "the measured step: mean of %d plans; worst %.3f (%s); worst queue %.3f (%s of %s); "
+           "the probes' own GEMM rates differ by %.3f" %
+           (len(errors), *max(errors), max(queues)[0], max(queues)[2], max(queues)[1],
+            max(peaks) / min(peaks) - 1))
 
 
 def offload(m):

@@ -1,8 +1,8 @@
 /* tools/probe.h - what zinf-probe measures, and how it is asked to.
  *
- * One probe_rate per number: samples are taken until a time budget or a count is reached, the
- * median is what the cluster file gets, the spread ((largest - smallest) / median) is printed
- * beside it.
+ * Everything is measured in turns, one short sample of each number after the other, so that a
+ * moment in which the machine is slow falls on all of them and counts little. The median is what
+ * the cluster file gets, the spread (of the middle half, to the median) is printed beside it.
  */
 #ifndef ZINF_TOOLS_PROBE_H
 #define ZINF_TOOLS_PROBE_H
@@ -14,7 +14,7 @@
 #include "planner/spec.h"
 #include "runtime/error.h"
 
-enum { PROBE_MAX_SAMPLES = 32 };
+enum { PROBE_TURNS = 12 };
 
 typedef struct probe_options {
     const char *output; /* NULL: stdout */
@@ -29,6 +29,17 @@ typedef struct probe_rate {
     double median, best, spread; /* work per second; spread is a fraction of the median */
     int n;
 } probe_rate;
+
+/* One number to measure: `body(arg)` does `work` (FLOP, bytes, parameters). */
+typedef struct probe_case {
+    char name[64];
+    const char *unit; /* of work / scale per second, for people */
+    double work, scale;
+    void (*body)(void *);
+    void *arg;
+    double samples[PROBE_TURNS], spent_s;
+    int n;
+} probe_case;
 
 typedef struct probe_compute {
     double peak_f32, peak_bf16; /* FLOP/s, best shape's median */
@@ -52,16 +63,18 @@ double probe_now(void);
 /* Median, best and spread of samples[n] (n >= 1); sorts samples. */
 probe_rate probe_summarise(double *samples, int n);
 
-/* Runs body(arg), which does `work` (FLOP, bytes, parameters): once unmeasured, then at least
- * three times (once, if it is slow) and until `seconds` have passed. */
-probe_rate probe_measure(void (*body)(void *), void *arg, double work, double seconds);
+/* Takes a sample of each of n cases, in PROBE_TURNS turns (three if quick): body once unmeasured,
+ * then until `seconds` have passed. Code so slow that one run takes longer is run less often. */
+void probe_measure(probe_case *cases, int n, double seconds, bool quick);
+
+/* Of what was measured; prints its line. */
+probe_rate probe_result(probe_case *it);
 
 /* One line on stderr: name, median, best, spread. `scale` divides, `unit` names the result. */
 void probe_report(const char *name, probe_rate rate, double scale, const char *unit);
 
-/* Pages of their own, touched; NULL if memory is short. Freed by probe_release. */
+/* Huge pages where the kernel allows it, touched; NULL if memory is short. Freed by free(). */
 void *probe_reserve(size_t bytes);
-void probe_release(void *memory, size_t bytes);
 
 zinf_status probe_measure_compute(const probe_options *options, uint64_t available_bytes,
                                   probe_compute *ret_compute, zinf_error *err);

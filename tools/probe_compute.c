@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/kernels.h"
@@ -24,16 +25,67 @@ enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
 /* Operands of several calls, used in turns: in a step a call finds its operands in memory, not in
  * the caches where the last one left them. */
-enum { SETS = 8, SETS_QUICK = 1 };
+enum { SETS = 8, SETS_QUICK = 1, N_DTYPES = 2, MOST_SEQUENCES = 3, MOST_CASES = 32 };
+static const zinf_dtype dtypes[N_DTYPES] = {ZINF_F32, ZINF_BF16};
+
+/* Memory that all products, or all attentions, of a type share: what is read holds numbers, what
+ * is written lies elsewhere. */
+typedef struct pool {
+    char *in, *out, *scratch; /* in: of all, to be released */
+    size_t in_bytes, out_bytes, scratch_bytes;
+} pool;
 
 typedef struct gemm_case {
     const zinf_kernels *table;
+    const pool *memory;
     zinf_gemm *gemm;
-    char *sets;
+    int64_t m, n, k;
     size_t a_bytes, b_bytes, c_bytes; /* of a set */
     int n_sets, next;
-    void *scratch;
 } gemm_case;
+
+typedef struct attention_case {
+    const zinf_kernels *table;
+    const pool *memory;
+    int64_t batch, seq;
+    size_t width; /* bytes of tokens * hidden elements */
+    int n_sets, next;
+} attention_case;
+enum { HEADS = 12, HEAD_DIM = 64 };
+
+typedef struct triad_case {
+    float *a;
+    const float *b, *c;
+    int64_t n;
+    int n_threads;
+} triad_case;
+
+typedef struct adam_case {
+    const zinf_kernels *table;
+    float *grad, *master, *m, *v;
+    void *param;
+    int64_t n;
+} adam_case;
+
+typedef struct copy_case {
+    void *to;
+    const void *from;
+    size_t bytes;
+} copy_case;
+
+typedef struct bench {
+    const probe_options *options;
+    zinf_kernels tables[N_DTYPES];
+    pool pools[N_DTYPES];
+    gemm_case gemms[N_DTYPES][N_SHAPES];
+    attention_case attentions[N_DTYPES][MOST_SEQUENCES];
+    char *arrays;
+    triad_case triad;
+    adam_case adam;
+    copy_case copy;
+    probe_case cases[MOST_CASES];
+    int n_cases;
+} bench;
 
 /* Values in [-1, 1): denormals and zeros would flatter or slow the multipliers. */
 static void fill(void *memory, uint64_t n, zinf_dtype dtype)
@@ -54,97 +106,100 @@ static void fill(void *memory, uint64_t n, zinf_dtype dtype)
     }
 }
 
+static size_t most(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static probe_case *add_case(bench *it, void (*body)(void *), void *arg, double work, double scale,
+                            const char *unit)
+{
+    probe_case *made = &it->cases[it->n_cases++];
+
+    *made = (probe_case){.body = body, .arg = arg, .work = work, .scale = scale, .unit = unit};
+    return made;
+}
+
 static void run_gemm(void *arg)
 {
     gemm_case *it = arg;
-    char *a = it->sets + (size_t)it->next * (it->a_bytes + it->b_bytes + it->c_bytes);
+    const char *a = it->memory->in + (size_t)it->next * (it->a_bytes + it->b_bytes);
+    char *c = it->memory->out + (size_t)it->next * it->c_bytes;
 
     it->next = (it->next + 1) % it->n_sets;
-    it->table->gemm_run(it->gemm, a, a + it->a_bytes, NULL, NULL, a + it->a_bytes + it->b_bytes,
-                        it->scratch);
+    it->table->gemm_run(it->gemm, a, a + it->a_bytes, NULL, NULL, c, it->memory->scratch);
 }
 
-static zinf_status measure_shape(const probe_options *options, zinf_dtype dtype,
-                                 const struct shape *shape, double *ret_rate, zinf_error *err)
+static zinf_gemm_desc describe(const gemm_case *it, const struct shape *shape, zinf_dtype dtype)
 {
-    const int64_t part = options->quick ? 4 : 1;
-    const int64_t m = shape->m / part, n = shape->n / part, k = shape->k / part;
-    const zinf_dtype c_dtype = shape->trans_a ? ZINF_F32 : dtype;
-    const size_t scratch_bytes = zinf_gemm_scratch_bytes((uint64_t)m, (uint64_t)n, (uint64_t)k,
-                                                         (uint64_t)options->n_threads);
-    const zinf_gemm_desc desc = {
-        .m = m, .n = n, .k = k, .lda = shape->trans_a ? m : k, .ldb = shape->trans_b ? k : n,
-        .ldc = n, .ab_dtype = dtype, .c_dtype = c_dtype, .trans_a = shape->trans_a,
+    return (zinf_gemm_desc){
+        .m = it->m, .n = it->n, .k = it->k, .lda = shape->trans_a ? it->m : it->k,
+        .ldb = shape->trans_b ? it->k : it->n, .ldc = it->n, .ab_dtype = dtype,
+        .c_dtype = shape->trans_a ? ZINF_F32 : dtype, .trans_a = shape->trans_a,
         .trans_b = shape->trans_b,
     };
-    zinf_kernels table;
-    gemm_case it = {.table = &table, .a_bytes = (size_t)(m * k) * zinf_dtype_bytes(dtype),
-                    .b_bytes = (size_t)(n * k) * zinf_dtype_bytes(dtype),
-                    .c_bytes = (size_t)(m * n) * zinf_dtype_bytes(c_dtype),
-                    .n_sets = options->quick ? SETS_QUICK : SETS};
-    const size_t bytes = (size_t)it.n_sets * (it.a_bytes + it.b_bytes + it.c_bytes) + scratch_bytes;
-    char name[96];
-
-    zinf_kernels_cpu(&table, dtype, options->n_threads, ZINF_N_CPU_LEVELS - 1);
-    it.sets = probe_reserve(bytes);
-    if (!it.sets)
-        return zinf_fail(err, ZINF_MACHINE, "no memory for a GEMM of %zu bytes: free some",
-                         bytes);
-    it.scratch = it.sets + bytes - scratch_bytes;
-    fill(it.sets, (bytes - scratch_bytes) / zinf_dtype_bytes(dtype), dtype);
-    it.gemm = table.gemm_create(&table, &desc, scratch_bytes);
-    if (!it.gemm) {
-        probe_release(it.sets, bytes);
-        return zinf_fail(err, ZINF_MACHINE, "no memory to prepare the GEMM \"%s %d x %d x %d\"",
-                         shape->name, (int)m, (int)n, (int)k);
-    }
-    const probe_rate rate = probe_measure(run_gemm, &it, 2.0 * (double)m * (double)n * (double)k,
-                                          options->quick ? 0.05 : 0.5);
-    table.gemm_destroy(it.gemm);
-    probe_release(it.sets, bytes);
-    snprintf(name, sizeof name, "%s %s %d x %d x %d", dtype == ZINF_F32 ? "f32 " : "bf16",
-             shape->name, (int)m, (int)n, (int)k);
-    probe_report(name, rate, 1e9, "GFLOP/s");
-    *ret_rate = rate.median;
-    return ZINF_OK;
 }
 
-static zinf_status measure_gemm(const probe_options *options, zinf_dtype dtype, double *ret_peak,
-                                zinf_error *err)
+/* Sizes of the products of a type, and of the memory for them. */
+static void size_gemms(bench *it, int type)
 {
-    double seconds = 0; /* of N_SHAPES FLOP */
+    const zinf_dtype dtype = dtypes[type];
+    const int64_t part = it->options->quick ? 4 : 1;
+    const size_t element = zinf_dtype_bytes(dtype);
+    pool *memory = &it->pools[type];
 
     for (int i = 0; i < N_SHAPES; i++) {
-        double rate;
-        if (measure_shape(options, dtype, &shapes[i], &rate, err))
-            return err->status;
-        seconds += 1 / rate;
+        gemm_case *gemm = &it->gemms[type][i];
+        const int64_t m = shapes[i].m / part, n = shapes[i].n / part, k = shapes[i].k / part;
+        *gemm = (gemm_case){
+            .table = &it->tables[type], .memory = memory, .m = m, .n = n, .k = k,
+            .a_bytes = (size_t)(m * k) * element, .b_bytes = (size_t)(n * k) * element,
+            .c_bytes = (size_t)(m * n) * (shapes[i].trans_a ? 4 : element),
+            .n_sets = it->options->quick ? SETS_QUICK : SETS};
+        const size_t sets = (size_t)gemm->n_sets;
+        memory->in_bytes = most(memory->in_bytes, sets * (gemm->a_bytes + gemm->b_bytes));
+        memory->out_bytes = most(memory->out_bytes, sets * gemm->c_bytes);
+        memory->scratch_bytes =
+            most(memory->scratch_bytes,
+                 zinf_gemm_scratch_bytes((uint64_t)m, (uint64_t)n, (uint64_t)k,
+                                         (uint64_t)it->options->n_threads));
     }
-    *ret_peak = N_SHAPES / seconds;
-    return ZINF_OK;
 }
 
-typedef struct attention_case {
-    const zinf_kernels *table;
-    int64_t batch, seq, heads, head_dim;
-    char *sets;
-    size_t set_bytes, width; /* width: tokens * hidden elements of 4 bytes at most */
-    int n_sets, next;
-    void *scratch;
-} attention_case;
+static zinf_status add_gemms(bench *it, int type, zinf_error *err)
+{
+    for (int i = 0; i < N_SHAPES; i++) {
+        gemm_case *gemm = &it->gemms[type][i];
+        const zinf_gemm_desc desc = describe(gemm, &shapes[i], dtypes[type]);
+        gemm->gemm = it->tables[type].gemm_create(&it->tables[type], &desc,
+                                                  it->pools[type].scratch_bytes);
+        if (!gemm->gemm)
+            return zinf_fail(err, ZINF_MACHINE, "no memory to prepare the GEMM \"%s %d x %d x %d\"",
+                             shapes[i].name, (int)gemm->m, (int)gemm->n, (int)gemm->k);
+        probe_case *made = add_case(it, run_gemm, gemm,
+                                    2.0 * (double)gemm->m * (double)gemm->n * (double)gemm->k, 1e9,
+                                    "GFLOP/s");
+        snprintf(made->name, sizeof made->name, "%s %s %d x %d x %d",
+                 type ? "bf16" : "f32 ", shapes[i].name, (int)gemm->m, (int)gemm->n, (int)gemm->k);
+    }
+    return ZINF_OK;
+}
 
 static void run_attention(void *arg)
 {
     attention_case *it = arg;
-    char *qkv = it->sets + (size_t)it->next * it->set_bytes, *out = qkv + 3 * it->width;
-    char *dout = out + it->width, *dqkv = dout + it->width;
+    const size_t lse_bytes = (size_t)(it->batch * it->seq) * HEADS * 4;
+    const char *qkv = it->memory->in + (size_t)it->next * 4 * it->width;
+    const char *dout = qkv + 3 * it->width;
+    char *out = it->memory->out + (size_t)it->next * (4 * it->width + lse_bytes);
+    char *dqkv = out + it->width;
     float *lse = (float *)(void *)(dqkv + 3 * it->width);
 
     it->next = (it->next + 1) % it->n_sets;
-    it->table->attention_forward(it->table, qkv, it->batch, it->seq, it->heads, it->heads,
-                                 it->head_dim, out, lse, it->scratch);
-    it->table->attention_backward(it->table, qkv, out, dout, lse, it->batch, it->seq, it->heads,
-                                  it->heads, it->head_dim, dqkv, it->scratch);
+    it->table->attention_forward(it->table, qkv, it->batch, it->seq, HEADS, HEADS, HEAD_DIM, out,
+                                 lse, it->memory->scratch);
+    it->table->attention_backward(it->table, qkv, out, dout, lse, it->batch, it->seq, HEADS, HEADS,
+                                  HEAD_DIM, dqkv, it->memory->scratch);
 }
 
 /* Two products forward and five backward (the scores are made again), 2 FLOP a pair and
@@ -153,56 +208,63 @@ static double attention_flop(const attention_case *it)
 {
     double pairs = 0.5 * (double)it->seq * (double)it->seq;
 
-    return 14.0 * (double)(it->batch * it->heads * it->head_dim) * pairs;
+    return 14.0 * (double)(it->batch * HEADS * HEAD_DIM) * pairs;
 }
 
-static zinf_status measure_attention(const probe_options *options, zinf_dtype dtype,
-                                     double *ret_rate, zinf_error *err)
+static int n_sequences(const bench *it)
 {
-    static const int64_t sequences[] = {256, 512, 1024};
-    enum { HEADS = 12, HEAD_DIM = 64 };
-    const int n_sequences = options->quick ? 1 : 3;
-    const size_t tokens = options->quick ? 256 : 2048;
-    double rates[3];
-    zinf_kernels table;
+    return it->options->quick ? 1 : MOST_SEQUENCES;
+}
 
-    zinf_kernels_cpu(&table, dtype, options->n_threads, ZINF_N_CPU_LEVELS - 1);
-    for (int i = 0; i < n_sequences; i++) {
-        int64_t seq = sequences[i];
-        size_t scratch = zinf_attention_scratch_bytes((uint64_t)seq, HEAD_DIM,
-                                                      (uint64_t)options->n_threads);
-        attention_case it = {.table = &table, .batch = (int64_t)tokens / seq, .seq = seq,
-                             .heads = HEADS, .head_dim = HEAD_DIM,
-                             .width = tokens * HEADS * HEAD_DIM * 4,
-                             .n_sets = options->quick ? SETS_QUICK : SETS};
-        it.set_bytes = 8 * it.width + tokens * HEADS * 4;
-        const size_t bytes = (size_t)it.n_sets * it.set_bytes + scratch;
-        char name[64];
+static void size_attentions(bench *it, int type)
+{
+    static const int64_t sequences[MOST_SEQUENCES] = {256, 512, 1024};
+    const size_t tokens = it->options->quick ? 256 : 2048;
+    pool *memory = &it->pools[type];
 
-        it.sets = probe_reserve(bytes);
-        if (!it.sets)
-            return zinf_fail(err, ZINF_MACHINE, "no memory for attention: %zu bytes needed",
-                             bytes);
-        it.scratch = it.sets + bytes - scratch;
-        fill(it.sets, (bytes - scratch) / zinf_dtype_bytes(dtype), dtype);
-        probe_rate rate = probe_measure(run_attention, &it, attention_flop(&it),
-                                        options->quick ? 0.05 : 0.4);
-        probe_release(it.sets, bytes);
-        snprintf(name, sizeof name, "%s attention, sequence %d",
-                 dtype == ZINF_F32 ? "f32 " : "bf16", (int)seq);
-        probe_report(name, rate, 1e9, "GFLOP/s");
-        rates[i] = rate.median;
+    for (int i = 0; i < n_sequences(it); i++) {
+        attention_case *made = &it->attentions[type][i];
+        *made = (attention_case){
+            .table = &it->tables[type], .memory = memory, .batch = (int64_t)tokens / sequences[i],
+            .seq = sequences[i], .n_sets = it->options->quick ? SETS_QUICK : SETS,
+            .width = tokens * HEADS * HEAD_DIM * zinf_dtype_bytes(dtypes[type])};
+        const size_t sets = (size_t)made->n_sets;
+        memory->in_bytes = most(memory->in_bytes, sets * 4 * made->width);
+        memory->out_bytes = most(memory->out_bytes, sets * (4 * made->width + tokens * HEADS * 4));
+        memory->scratch_bytes =
+            most(memory->scratch_bytes,
+                 zinf_attention_scratch_bytes((uint64_t)made->seq, HEAD_DIM,
+                                              (uint64_t)it->options->n_threads));
     }
-    *ret_rate = probe_summarise(rates, n_sequences).median;
+}
+
+static void add_attentions(bench *it, int type)
+{
+    for (int i = 0; i < n_sequences(it); i++) {
+        attention_case *attention = &it->attentions[type][i];
+        probe_case *made = add_case(it, run_attention, attention, attention_flop(attention), 1e9,
+                                    "GFLOP/s");
+        snprintf(made->name, sizeof made->name, "%s attention, sequence %d",
+                 type ? "bf16" : "f32 ", (int)attention->seq);
+    }
+}
+
+/* Everything that is read gets numbers; out and scratch follow. */
+static zinf_status reserve(pool *memory, zinf_dtype dtype, zinf_error *err)
+{
+    memory->in_bytes = (memory->in_bytes + 63) / 64 * 64;
+    memory->out_bytes = (memory->out_bytes + 63) / 64 * 64;
+    const size_t bytes = memory->in_bytes + memory->out_bytes + memory->scratch_bytes;
+
+    memory->in = probe_reserve(bytes);
+    if (!memory->in)
+        return zinf_fail(err, ZINF_MACHINE, "no memory for GEMM and attention: %zu bytes are"
+                         " needed; free some", bytes);
+    memory->out = memory->in + memory->in_bytes;
+    memory->scratch = memory->out + memory->out_bytes;
+    fill(memory->in, memory->in_bytes / zinf_dtype_bytes(dtype), dtype);
     return ZINF_OK;
 }
-
-typedef struct triad_case {
-    float *a;
-    const float *b, *c;
-    int64_t n;
-    int n_threads;
-} triad_case;
 
 static void run_triad(void *arg)
 {
@@ -215,13 +277,6 @@ static void run_triad(void *arg)
     for (int64_t i = 0; i < n; i++)
         a[i] = b[i] + 3.0f * c[i];
 }
-
-typedef struct adam_case {
-    const zinf_kernels *table;
-    float *grad, *master, *m, *v;
-    void *param;
-    int64_t n;
-} adam_case;
 
 static void run_adam(void *arg)
 {
@@ -255,12 +310,6 @@ static void run_gelu(void *arg)
     it->table->gelu_forward(it->table, it->param, it->n, it->v);
 }
 
-typedef struct copy_case {
-    void *to;
-    const void *from;
-    size_t bytes;
-} copy_case;
-
 static void run_copy(void *arg)
 {
     copy_case *it = arg;
@@ -270,54 +319,47 @@ static void run_copy(void *arg)
 
 /* Memory, Adam and the one-thread copy share one piece of memory: five arrays, each of them
  * staggered by a page and a cache line, since arrays at power-of-two distances alias. */
-static zinf_status measure_memory(const probe_options *options, uint64_t available_bytes,
-                                  probe_compute *compute, zinf_error *err)
+static zinf_status add_memory(bench *it, uint64_t available_bytes, zinf_error *err)
 {
     const size_t stagger = 4096 + 64;
-    double seconds = options->quick ? 0.05 : 0.5;
-    size_t array_bytes = options->quick ? (size_t)8 << 20 : (size_t)128 << 20;
-    zinf_kernels table;
+    size_t array_bytes = it->options->quick ? (size_t)8 << 20 : (size_t)128 << 20;
+    char *arrays[5];
 
     while (array_bytes > (1 << 20) && array_bytes * 5 > available_bytes / 3)
         array_bytes /= 2;
-    size_t bytes = 5 * (array_bytes + stagger);
-    char *memory = probe_reserve(bytes);
-
-    if (!memory)
+    it->arrays = probe_reserve(5 * (array_bytes + stagger));
+    if (!it->arrays)
         return zinf_fail(err, ZINF_MACHINE, "no memory for five arrays of %zu bytes",
                          array_bytes);
-    char *arrays[5];
     for (int i = 0; i < 5; i++)
-        arrays[i] = memory + (size_t)i * (array_bytes + stagger);
-    int64_t n = (int64_t)(array_bytes / 4);
-    zinf_kernels_cpu(&table, ZINF_BF16, options->n_threads, ZINF_N_CPU_LEVELS - 1);
-    adam_case adam = {&table, (float *)(void *)arrays[0], (float *)(void *)arrays[1],
-                      (float *)(void *)arrays[2], (float *)(void *)arrays[3], arrays[4], n};
-    fill(adam.grad, (uint64_t)n, ZINF_F32);
-    fill(adam.master, (uint64_t)n, ZINF_F32);
+        arrays[i] = it->arrays + (size_t)i * (array_bytes + stagger);
+    const int64_t n = (int64_t)(array_bytes / 4);
+    it->adam = (adam_case){&it->tables[1], (float *)(void *)arrays[0], (float *)(void *)arrays[1],
+                           (float *)(void *)arrays[2], (float *)(void *)arrays[3], arrays[4], n};
+    it->triad = (triad_case){(float *)(void *)arrays[4], it->adam.grad, it->adam.master, n,
+                             it->options->n_threads};
+    it->copy = (copy_case){arrays[4], arrays[1], array_bytes};
+    fill(it->adam.grad, (uint64_t)n, ZINF_F32);
+    fill(it->adam.master, (uint64_t)n, ZINF_F32);
 
-    triad_case triad = {adam.m, adam.grad, adam.master, n, options->n_threads};
-    probe_rate rate = probe_measure(run_triad, &triad, 3.0 * (double)array_bytes, seconds);
-    probe_report("memory, triad, all threads", rate, 1e9, "GB/s");
-    compute->bandwidth = rate.median;
-
-    memset(adam.m, 0, array_bytes);
-    rate = probe_measure(run_adam, &adam, (double)n, seconds);
-    probe_report("Adam, bf16 parameters", rate, 1e9, "Gparam/s");
-    compute->adam = rate.median;
-    probe_report("sum of squares", probe_measure(run_sum, &adam, 4.0 * (double)n, seconds / 2),
-                 1e9, "GB/s");
-    probe_report("accumulate",
-                 probe_measure(run_accumulate, &adam, 12.0 * (double)n, seconds / 2), 1e9,
-                 "GB/s");
-    probe_report("gelu, bf16", probe_measure(run_gelu, &adam, 4.0 * (double)n, seconds / 2),
-                 1e9, "GB/s");
-
-    copy_case copy = {arrays[3], arrays[1], array_bytes};
-    rate = probe_measure(run_copy, &copy, (double)array_bytes, seconds);
-    probe_report("copy between arenas, one thread", rate, 1e9, "GB/s");
-    compute->copy = rate.median;
-    probe_release(memory, bytes);
+    const struct {
+        const char *name, *unit;
+        void (*body)(void *);
+        void *arg;
+        double work;
+    } rows[] = { /* tell() knows the first three */
+        {"memory, triad, all threads", "GB/s", run_triad, &it->triad, 3.0 * (double)array_bytes},
+        {"Adam, bf16 parameters", "Gparam/s", run_adam, &it->adam, (double)n},
+        {"copy between arenas, one thread", "GB/s", run_copy, &it->copy, (double)array_bytes},
+        {"sum of squares", "GB/s", run_sum, &it->adam, 4.0 * (double)n},
+        {"accumulate", "GB/s", run_accumulate, &it->adam, 12.0 * (double)n},
+        {"gelu, bf16", "GB/s", run_gelu, &it->adam, 4.0 * (double)n},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        probe_case *made = add_case(it, rows[i].body, rows[i].arg, rows[i].work, 1e9,
+                                    rows[i].unit);
+        snprintf(made->name, sizeof made->name, "%s", rows[i].name);
+    }
     return ZINF_OK;
 }
 
@@ -364,26 +406,64 @@ static zinf_status measure_hand_over(double *ret_seconds, zinf_error *err)
     return ZINF_OK;
 }
 
+/* Everything is made first, then measured in turns, then told. */
+static zinf_status prepare(bench *it, uint64_t available_bytes, zinf_error *err)
+{
+    for (int type = 0; type < N_DTYPES; type++) {
+        zinf_kernels_cpu(&it->tables[type], dtypes[type], it->options->n_threads,
+                         ZINF_N_CPU_LEVELS - 1);
+        size_gemms(it, type);
+        size_attentions(it, type);
+        if (reserve(&it->pools[type], dtypes[type], err) || add_gemms(it, type, err))
+            return err->status;
+        add_attentions(it, type);
+    }
+    return add_memory(it, available_bytes, err);
+}
+
+static void tell(bench *it, probe_compute *compute)
+{
+    double *const peaks[N_DTYPES] = {&compute->peak_f32, &compute->peak_bf16};
+    double *const attentions[N_DTYPES] = {&compute->attention_f32, &compute->attention};
+    probe_case *next = it->cases;
+
+    fprintf(stderr, "in turns, %d threads: median of %d\n", it->options->n_threads,
+            it->cases[0].n);
+    for (int type = 0; type < N_DTYPES; type++) {
+        double seconds = 0, rates[MOST_SEQUENCES]; /* seconds: of N_SHAPES FLOP */
+        for (int i = 0; i < N_SHAPES; i++)
+            seconds += 1 / probe_result(next++).median;
+        *peaks[type] = N_SHAPES / seconds;
+        for (int i = 0; i < n_sequences(it); i++)
+            rates[i] = probe_result(next++).median;
+        *attentions[type] = probe_summarise(rates, n_sequences(it)).median;
+    }
+    compute->bandwidth = probe_result(next++).median;
+    compute->adam = probe_result(next++).median;
+    compute->copy = probe_result(next++).median;
+    while (next < it->cases + it->n_cases) /* for people */
+        probe_result(next++);
+}
+
 zinf_status probe_measure_compute(const probe_options *options, uint64_t available_bytes,
                                   probe_compute *ret_compute, zinf_error *err)
 {
+    static bench it; /* large; zinf-probe measures once */
     probe_compute compute = {0};
-    double attention_f32 = 0, attention_bf16 = 0;
 
-    fprintf(stderr, "GEMM, %d threads\n", options->n_threads);
-    if (measure_gemm(options, ZINF_F32, &compute.peak_f32, err) ||
-        measure_gemm(options, ZINF_BF16, &compute.peak_bf16, err))
-        return err->status;
-    fprintf(stderr, "attention, forward and backward\n");
-    if (measure_attention(options, ZINF_F32, &attention_f32, err) ||
-        measure_attention(options, ZINF_BF16, &attention_bf16, err))
-        return err->status;
-    compute.attention = attention_bf16;
-    compute.attention_f32 = attention_f32;
-    fprintf(stderr, "memory\n");
-    if (measure_memory(options, available_bytes, &compute, err) ||
-        measure_hand_over(&compute.hand_over_s, err))
-        return err->status;
-    *ret_compute = compute;
-    return ZINF_OK;
+    it.options = options;
+    if (!prepare(&it, available_bytes, err)) {
+        probe_measure(it.cases, it.n_cases, options->quick ? 0.01 : 0.06, options->quick);
+        tell(&it, &compute);
+        if (!measure_hand_over(&compute.hand_over_s, err))
+            *ret_compute = compute;
+    }
+    for (int type = 0; type < N_DTYPES; type++) {
+        for (int i = 0; i < N_SHAPES; i++)
+            if (it.gemms[type][i].gemm)
+                it.tables[type].gemm_destroy(it.gemms[type][i].gemm);
+        free(it.pools[type].in);
+    }
+    free(it.arrays);
+    return err->status;
 }

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
 
@@ -312,6 +313,6 @@ zinf_status probe_measure_nvme(const probe_options *options, const char *directo
     if (!choose_block(options, &it, directory, &nvme, err) &&
         !measure_rates(options, &it, directory, &nvme, err))
         *ret_nvme = nvme;
-    probe_release(it.memory, memory_bytes);
+    free(it.memory);
     return err->status;
 }

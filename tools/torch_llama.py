@@ -58,7 +58,6 @@ def tensors(variant):
     for layer in range(v["layers"]):
         h = f"model.layers.{layer}."
         yield h + "input_layernorm.weight", (c,), 1.0, 0.2
-        yield h + "post_attention_layernorm.weight", (c,), 1.0, 0.2
         qkv = (("q_proj", q), ("k_proj", kv), ("v_proj", kv))
         for name, rows in qkv:
             yield h + f"self_attn.{name}.weight", (rows, c), 0.0, 0.3
@@ -66,6 +65,7 @@ def tensors(variant):
             for name, rows in qkv:
                 yield h + f"self_attn.{name}.bias", (rows,), 0.0, 0.2
         yield h + "self_attn.o_proj.weight", (c, q), 0.0, 0.1
+        yield h + "post_attention_layernorm.weight", (c,), 1.0, 0.2
         yield h + "mlp.gate_proj.weight", (f, c), 0.0, 0.2
         yield h + "mlp.up_proj.weight", (f, c), 0.0, 0.2
         yield h + "mlp.down_proj.weight", (c, f), 0.0, 0.1

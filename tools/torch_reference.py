@@ -38,15 +38,14 @@ def tensors():
     yield "transformer.wpe.weight", (CONFIG["context"], c), 0.0, 0.05
     for layer in range(CONFIG["layers"]):
         h = f"transformer.h.{layer}."
-        for norm in ("ln_1", "ln_2"):
+        for norm, linears in (("ln_1", (("attn.c_attn", 3 * c, c, 0.2),
+                                        ("attn.c_proj", c, c, 0.1))),
+                              ("ln_2", (("mlp.c_fc", f, c, 0.2), ("mlp.c_proj", c, f, 0.1)))):
             yield h + norm + ".weight", (c,), 1.0, 0.2
             yield h + norm + ".bias", (c,), 0.0, 0.1
-        for linear, rows, cols, spread in (("attn.c_attn", 3 * c, c, 0.2),
-                                           ("attn.c_proj", c, c, 0.1),
-                                           ("mlp.c_fc", f, c, 0.2),
-                                           ("mlp.c_proj", c, f, 0.1)):
-            yield h + linear + ".weight", (rows, cols), 0.0, spread
-            yield h + linear + ".bias", (rows,), 0.0, 0.1
+            for linear, rows, cols, spread in linears:
+                yield h + linear + ".weight", (rows, cols), 0.0, spread
+                yield h + linear + ".bias", (rows,), 0.0, 0.1
     yield "transformer.ln_f.weight", (c,), 1.0, 0.2
     yield "transformer.ln_f.bias", (c,), 0.0, 0.1
 

@@ -37,15 +37,14 @@ static void add(zinf_plan *p, unsigned opcode, zinf_queue queue, uint32_t unit, 
     p->n_waits += instr->n_waits;
 }
 
-/* One weight in four tiles, made by INIT and used by every layer; in FLUSH, of which nothing more
- * is asked. */
+/* One weight in four tiles, made by INIT and used by every layer: all in program INIT. */
 static zinf_plan make(uint32_t n_pairs)
 {
     static const zinf_operand absent = {.value = ZINF_NONE};
     const uint64_t scratch = zinf_gemm_scratch_bytes(N, M, K, 1), values = OPTIMIZER + TILES;
     const uint32_t n = FIRST + PAIR * n_pairs;
-    zinf_plan p = {.model.vocab = 1, .job = {.precision = ZINF_BF16, .sequence = 1,
-                                             .global_batch = 1},
+    zinf_plan p = {.model = {.vocab = 1, .n_params = M * TILES * K},
+                   .job = {.precision = ZINF_BF16, .sequence = 1, .global_batch = 1},
                    .decisions = {.ranks = 1, .accumulation = 1, .micro_batch = 1, .n_threads = 1}};
 
     p.instrs = calloc(n, sizeof *p.instrs);
@@ -73,7 +72,7 @@ static zinf_plan make(uint32_t n_pairs)
         p.units[t] = (zinf_unit){.n_elems = M * K, .shard_elems = M * K,
                                  .whole_param = PARAM + t, .whole_grad = ZINF_NONE,
                                  .array_stride = M * K * 4, .first_part = t,
-                                 .n_parts = 1,
+                                 .n_parts = 1, .decays = 1,
                                  .param = {t * TILE, TILE, ZINF_TIER_HOST, PARAM + t},
                                  .optimizer = {at, STATE, ZINF_TIER_HOST, OPTIMIZER + t}};
         for (uint64_t i = 0; i < 3; i++)
@@ -105,7 +104,7 @@ static zinf_plan make(uint32_t n_pairs)
     }
     p.segments[0] = (zinf_segment){.n_instrs = n, .count = 1};
     p.n_segments = 1;
-    p.programs[ZINF_PROGRAM_FLUSH].n_segments = 1;
+    p.programs[ZINF_PROGRAM_INIT].n_segments = 1;
     return p;
 }
 
@@ -119,9 +118,10 @@ int main(int argc, char **argv)
     clock_gettime(CLOCK_MONOTONIC, &from);
     zinf_status status = zinf_plan_check(&plan, &err);
     clock_gettime(CLOCK_MONOTONIC, &to);
-    if (status) {
+    /* the last thing asked, and all that is missing here */
+    if (!status || !strstr(err.text, "one of these programs is empty")) {
         fprintf(stderr, "%s\n", err.text);
-        return status;
+        return 1;
     }
     double s = (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
     printf("{\"name\": \"checker\", \"value\": %.0f, \"unit\": \"instructions/s\", \"of\": "

@@ -421,6 +421,7 @@ static void emit_program(builder *b, zinf_program_kind kind)
         EMIT(CLASSIFIER_FORWARD, COMPUTE, 0, MINI_WTE, "classifier", f.y, f.wte, f.tokens,
              f.stats, new_view(b, NULL, ZINF_F32, MINI_N, MINI_V), f.scratch);
         EMIT(LOSS, COMPUTE, 0, ZINF_NONE, "loss", f.stats, scalars(b, ZINF_SCALAR_LOSS, 1));
+        b->plan.instrs[b->plan.n_instrs - 1].attr[0] = MINI_N;
         break;
     case ZINF_PROGRAM_SAVE:
         for (uint32_t u = 0; u < MINI_UNITS; u++) {
@@ -442,8 +443,11 @@ static void add_unit(builder *b, const char *name, uint64_t first, uint64_t rows
     zinf_unit *u = &p->units[p->n_units];
     char text[80];
 
-    if (first == 0)
-        p->tensors[p->n_tensors++] = (zinf_tensor){.rows = all, .cols = MINI_C, .n_dims = 2};
+    if (first == 0) {
+        p->tensors[p->n_tensors] = (zinf_tensor){.rows = all, .cols = MINI_C, .n_dims = 2};
+        snprintf(p->tensors[p->n_tensors++].name, 16, "%s", name);
+        p->model.n_params += all * MINI_C;
+    }
     p->parts[p->n_parts] = (zinf_part){.tensor = p->n_tensors - 1, .first_row = first,
                                        .n_rows = rows};
     *u = (zinf_unit){.n_elems = rows * MINI_C, .shard_elems = rows * MINI_C,
@@ -479,6 +483,10 @@ zinf_plan mini_plan(const mini_options *options)
     p->strings = calloc(CAP, 64);
     p->n_strings = 1;
     p->model.vocab = MINI_V;
+    p->model.hidden = p->model.ffn = MINI_C;
+    p->model.heads = p->model.kv_heads = 1;
+    p->model.head_dim = MINI_C;
+    p->model.context = MINI_T;
     p->job = (zinf_job_info){.sequence = MINI_T, .precision = ZINF_BF16,
                              .global_batch = MINI_B * options->accumulation};
     p->decisions = (zinf_decisions){.micro_batch = MINI_B, .accumulation = options->accumulation,

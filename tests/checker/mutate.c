@@ -145,6 +145,18 @@ ON_OPERAND(one_element_less, if (o->rows > 1) o->rows--; else if (o->cols > 1) o
            o->bytes = ((o->rows - 1) * o->ld + o->cols) * zinf_dtype_bytes(o->dtype))
 ON_OPERAND(a_page_less, if (o->bytes <= 4096 || o->rows > 1) return false;
            o->bytes -= 4096; o->cols = o->ld = o->bytes / zinf_dtype_bytes(o->dtype))
+ON_OPERAND(more_ld, if (o->rows == 1) return false;
+           o->ld++; o->bytes = ((o->rows - 1) * o->ld + o->cols) * zinf_dtype_bytes(o->dtype))
+ON_OPERAND(double_ld, if (o->rows == 1) return false;
+           o->ld *= 2; o->bytes = ((o->rows - 1) * o->ld + o->cols) * zinf_dtype_bytes(o->dtype))
+ON_OPERAND(half_the_rows, if (o->rows % 2 || o->ld > o->cols) return false;
+           o->rows /= 2; o->cols *= 2; o->ld = o->cols)
+ON_OPERAND(twice_the_rows, if (o->cols % 2 || o->ld > o->cols) return false;
+           o->rows *= 2; o->cols /= 2; o->ld = o->cols)
+/* All sequences of a micro-batch as one. */
+ON_OPERAND(one_sequence, if (o->dtype != ZINF_I32 || o->rows == 1) return false;
+           o->cols = o->ld = (o->cols - 1) * o->rows + 1; o->rows = 1;
+           o->bytes = 4 * o->cols)
 ON_OPERAND(other_stride, if (!o->stride) return false; o->stride *= 2)
 ON_OPERAND(no_stride, if (!o->stride) return false; o->stride = 0)
 
@@ -209,20 +221,58 @@ static bool other_unit(zinf_plan *plan, uint32_t i)
     return true;
 }
 
-static bool other_attr(zinf_plan *plan, uint32_t i)
+/* Attributes, each by itself, in ways that keep it plausible. */
+#define ON_ATTR(name, k, body)                                                                   \
+    static bool name(zinf_plan *plan, uint32_t i)                                                \
+    {                                                                                            \
+        uint64_t *attr = &plan->instrs[i].attr[k];                                               \
+        body;                                                                                    \
+        return true;                                                                             \
+    }
+ON_ATTR(flip_attr_0, 0, *attr ^= 1)
+ON_ATTR(flip_attr_1, 1, *attr ^= 1)
+ON_ATTR(flip_attr_2, 2, *attr ^= 1)
+ON_ATTR(flip_attr_3, 3, *attr ^= 1)
+ON_ATTR(double_attr_0, 0, if (!*attr) return false; *attr *= 2)
+ON_ATTR(double_attr_1, 1, if (!*attr) return false; *attr *= 2)
+ON_ATTR(double_attr_2, 2, if (!*attr) return false; *attr *= 2)
+ON_ATTR(double_attr_3, 3, if (!*attr) return false; *attr *= 2)
+ON_ATTR(half_attr_0, 0, if (*attr < 2) return false; *attr /= 2)
+ON_ATTR(half_attr_1, 1, if (*attr < 2) return false; *attr /= 2)
+ON_ATTR(half_attr_2, 2, if (*attr < 2) return false; *attr /= 2)
+ON_ATTR(half_attr_3, 3, if (*attr < 2) return false; *attr /= 2)
+
+/* A head half as wide, and half the sequence or heads: other scores, the same bytes. */
+static bool other_heads(zinf_plan *plan, uint32_t i)
 {
     zinf_instr *instr = &plan->instrs[i];
+    const bool forward = instr->opcode == ZINF_OP_ATTENTION_FORWARD;
+    zinf_operand *lse = &plan->operands[instr->operand0 + (forward ? 2 : 3)];
 
-    if (instr->opcode != ZINF_OP_ROPE)
+    if ((!forward && instr->opcode != ZINF_OP_ATTENTION_BACKWARD) || instr->attr[2] % 2)
         return false;
-    instr->attr[1] ^= 1;
+    instr->attr[0] *= 2;
+    instr->attr[1] *= 2;
+    instr->attr[2] /= 2;
+    lse->cols *= 2;
+    lse->ld *= 2;
+    lse->bytes *= 2;
     return true;
 }
 
-static bool no_decay(zinf_plan *plan, uint32_t i)
+static bool other_sequence(zinf_plan *plan, uint32_t i)
 {
-    plan->instrs[i].attr[0] ^= 1;
-    return plan->instrs[i].opcode == ZINF_OP_ADAM;
+    zinf_instr *instr = &plan->instrs[i];
+    const bool forward = instr->opcode == ZINF_OP_ATTENTION_FORWARD;
+    zinf_operand *lse = &plan->operands[instr->operand0 + (forward ? 2 : 3)];
+
+    if ((!forward && instr->opcode != ZINF_OP_ATTENTION_BACKWARD) || instr->attr[3] % 2)
+        return false;
+    instr->attr[3] /= 2;
+    lse->rows *= 2;
+    lse->cols /= 2;
+    lse->ld /= 2;
+    return true;
 }
 
 static bool once_more(zinf_plan *plan, uint32_t i)
@@ -384,7 +434,12 @@ const mutation mutations[] = {
     M(instead_of_the_next, INSTR), M(swap_with_next, INSTR), M(swap_in_queue, INSTR),
     M(update_twice, INSTR), M(update_omitted, INSTR), M(collective_reordered, INSTR),
     M(other_collective, INSTR), M(flip_accumulate, INSTR), M(other_queue, INSTR),
-    M(other_unit, INSTR), M(no_decay, INSTR), M(other_attr, INSTR), M(once_more, SEGMENT),
+    M(other_unit, INSTR), M(flip_attr_0, INSTR), M(flip_attr_1, INSTR), M(flip_attr_2, INSTR),
+    M(flip_attr_3, INSTR), M(double_attr_0, INSTR), M(double_attr_1, INSTR),
+    M(double_attr_2, INSTR), M(double_attr_3, INSTR), M(half_attr_0, INSTR), M(half_attr_1, INSTR),
+    M(half_attr_2, INSTR), M(half_attr_3, INSTR), M(other_heads, INSTR), M(other_sequence, INSTR),
+    M(more_ld, OPERAND), M(double_ld, OPERAND), M(half_the_rows, OPERAND),
+    M(twice_the_rows, OPERAND), M(one_sequence, OPERAND), M(once_more, SEGMENT),
     M(once_less, SEGMENT),
 };
 const uint32_t n_mutations = sizeof mutations / sizeof *mutations;

@@ -22,7 +22,7 @@ typedef struct tallies {
 } tallies;
 
 static bool verbose;
-static tallies all[64]; /* by mutation */
+static tallies all[128]; /* by mutation */
 static uint32_t escaped;
 
 static uint32_t next_random(uint32_t *state)
@@ -269,6 +269,11 @@ static void every_fault_of_a_planners_plan_is_refused_or_changes_no_bit(void)
         CHECK_MESSAGE(!trainer_plan_ranks(plans[p].model, plans[p].unified, plans[p].ranks,
                                           sets, &good, &err), "%s: %s",
                       plans[p].label, err.text);
+        /* room for what a doubled instruction takes outside the arenas: that is not asked here */
+        for (int t = ZINF_TIER_DEVICE; t <= ZINF_TIER_HOST; t++) {
+            good.machine.overhead_bytes[t] += 1 << 20;
+            good.machine.capacity_bytes[t] += 1 << 20;
+        }
         CHECK_MESSAGE(!replay(&good, &good_hash, &err), "%s: %s", plans[p].label, err.text);
         CHECK_MESSAGE(mini_is_ordered(&good), "%s has a race", plans[p].label);
         CHECK_MESSAGE(same_by_run(&good, &good), "%s: two runs differ", plans[p].label);

@@ -307,6 +307,144 @@ static void padding_that_is_not_zero_is_refused(void)
     zinf_plan_free(&p);
 }
 
+/* Of a whole plan, so no instruction is named. */
+static void check_refused_whole(zinf_plan *plan, const char *text)
+{
+    zinf_error err = {0};
+    const zinf_status status = zinf_plan_check(plan, &err);
+
+    zinf_plan_free(plan);
+    CHECK_MESSAGE(status == ZINF_DOES_NOT_FIT && strstr(err.text, text), "expected \"%s\": %s",
+                  text, err.text);
+}
+
+/* Every two tensors of one shape: units, addresses and programs stay as they are. */
+static void tensors_exchanged_between_units_are_refused(void)
+{
+    const unsigned ranks[] = {1, 2};
+    unsigned n = 0;
+
+    for (size_t r = 0; r < sizeof ranks / sizeof *ranks; r++) {
+        const zinf_plan good = plan_of(ranks[r]);
+        for (uint32_t i = 0; i < good.n_tensors; i++)
+            for (uint32_t k = i + 1; k < good.n_tensors; k++) {
+                zinf_error err = {0};
+                if (good.tensors[i].rows != good.tensors[k].rows ||
+                    good.tensors[i].cols != good.tensors[k].cols)
+                    continue;
+                zinf_plan p = mutate_copy(&good);
+                for (uint32_t part = 0; part < p.n_parts; part++) {
+                    uint32_t *of = &p.parts[part].tensor;
+                    *of = *of == i ? k : *of == k ? i : *of;
+                }
+                CHECK_MESSAGE(zinf_plan_check(&p, &err) == ZINF_DOES_NOT_FIT, "\"%s\" and \"%s\"",
+                              p.tensors[i].name, p.tensors[k].name);
+                zinf_plan_free(&p);
+                n++;
+            }
+        zinf_plan free_me = good;
+        zinf_plan_free(&free_me);
+    }
+    CHECK(n > 20);
+}
+
+static void decay_of_a_vector_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = STEP(ADAM, 0);
+    zinf_unit *unit = &p.units[p.instrs[i].unit];
+    const bool decays = unit->decays;
+
+    unit->decays = !decays;
+    p.instrs[i].attr[0] = !decays;
+    check_refused_whole(&p, "weight decay applies to matrices");
+}
+
+static void a_vector_that_is_said_to_be_a_matrix_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+
+    for (uint32_t t = 0; t < p.n_tensors; t++)
+        p.tensors[t].n_dims = 2;
+    for (uint32_t u = 0; u < p.n_units; u++)
+        p.units[u].decays = 1;
+    for (uint32_t i = 0; i < p.n_instrs; i++)
+        if (p.instrs[i].opcode == ZINF_OP_ADAM)
+            p.instrs[i].attr[0] = 1;
+    check_refused_whole(&p, "has a vector where a matrix belongs");
+}
+
+static void half_a_table_of_positions_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = STEP(POSITION_BACKWARD, 0);
+
+    p.model.context *= 2;
+    check_refused(&p, "C4", i, "whole table of positions");
+}
+
+static void one_name_for_two_tensors_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+
+    strcpy(p.tensors[p.n_tensors - 1].name, p.tensors[0].name);
+    check_refused_whole(&p, "two tensors have one name");
+}
+
+static void another_number_of_parameters_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+
+    p.model.n_params++;
+    check_refused_whole(&p, "parameters are not those of its tensors");
+}
+
+static void another_global_batch_is_refused(void)
+{
+    zinf_plan p = plan_of(2);
+
+    p.decisions.micro_batch++; /* the number alone: what works on it is refused, too */
+    check_refused_whole(&p, "C7");
+    p = plan_of(1);
+    p.job.global_batch *= 2;
+    for (uint32_t i = 0; i < p.n_instrs; i++) {
+        if (p.instrs[i].opcode == ZINF_OP_CLASSIFIER ||
+            p.instrs[i].opcode == ZINF_OP_CLASSIFIER_BACKWARD)
+            p.instrs[i].attr[2] *= 2;
+        if (p.instrs[i].opcode == ZINF_OP_LOSS &&
+            i < find(&p, ZINF_PROGRAM_EVAL, ZINF_OP_BATCH, 0))
+            p.instrs[i].attr[0] *= 2;
+    }
+    check_refused_whole(&p, "global batch is not every micro-batch");
+}
+
+static void less_overhead_than_it_takes_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+
+    p.machine.overhead_bytes[ZINF_TIER_DEVICE]--;
+    check_refused_whole(&p, "less memory is stated");
+}
+
+static void an_empty_program_is_refused(void)
+{
+    static const struct {
+        zinf_program_kind kind;
+        const char *text;
+    } rows[] = {
+        {ZINF_PROGRAM_INIT, "does not hold its state"}, {ZINF_PROGRAM_LOAD, "does not hold"},
+        {ZINF_PROGRAM_STEP, "one of these programs is empty"},
+        {ZINF_PROGRAM_SAVE, "one of these programs is empty"},
+        {ZINF_PROGRAM_EVAL, "one of these programs is empty"},
+    };
+
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        zinf_plan p = plan_of(1);
+        p.programs[rows[k].kind].n_segments = 0;
+        check_refused_whole(&p, rows[k].text);
+    }
+}
+
 int main(void)
 {
     RUN(a_forward_value_for_a_gradient_is_refused);
@@ -332,5 +470,14 @@ int main(void)
     RUN(a_loss_of_one_rank_is_refused);
     RUN(a_shard_that_was_not_gathered_is_refused);
     RUN(padding_that_is_not_zero_is_refused);
+    RUN(tensors_exchanged_between_units_are_refused);
+    RUN(decay_of_a_vector_is_refused);
+    RUN(a_vector_that_is_said_to_be_a_matrix_is_refused);
+    RUN(half_a_table_of_positions_is_refused);
+    RUN(one_name_for_two_tensors_is_refused);
+    RUN(another_number_of_parameters_is_refused);
+    RUN(another_global_batch_is_refused);
+    RUN(less_overhead_than_it_takes_is_refused);
+    RUN(an_empty_program_is_refused);
     return check_finish();
 }

@@ -74,6 +74,7 @@ static inline uint32_t builder_unit(zinf_plan *plan, const char *name, uint32_t 
     unit->array_stride = unit->n_elems * 4;
     unit->first_part = plan->n_parts;
     unit->n_parts = 1;
+    unit->decays = plan->tensors[tensor].n_dims == 2;
     unit->param.value = unit->grad.value = unit->optimizer.value = ZINF_NONE;
     unit->whole_param = unit->whole_grad = ZINF_NONE;
     plan->parts[plan->n_parts++] =

@@ -231,7 +231,7 @@ static void classifier_slots(zinf_plan *plan, uint64_t first, uint64_t rows, uin
     zinf_instr *instr = &plan->instrs[plan->n_instrs - 1];
     instr->attr[0] = first;
     instr->attr[1] = chunk;
-    instr->attr[2] = 10;
+    instr->attr[2] = CN;
 }
 
 static zinf_plan classifier_plan(unsigned n_tiles, uint64_t chunk)
@@ -240,7 +240,9 @@ static zinf_plan classifier_plan(unsigned n_tiles, uint64_t chunk)
     const uint64_t rows = CV / n_tiles;
 
     plan.model.vocab = CV;
+    plan.model.hidden = CC;
     plan.job.sequence = 3;
+    plan.job.global_batch = 2;
     plan.machine.unified = 1;
     builder_program(&plan, ZINF_PROGRAM_STEP);
     builder_segment(&plan, ZINF_PROGRAM_STEP, 1);

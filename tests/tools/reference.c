@@ -37,13 +37,13 @@ static void add_block(int layer)
         {"mlp.c_fc", FFN, HIDDEN, 0.2}, {"mlp.c_proj", HIDDEN, FFN, 0.1}};
     char name[ZINF_NAME_BYTES - 16];
 
-    for (int i = 1; i <= 2; i++) {
-        snprintf(name, sizeof name, "h.%d.ln_%d.weight", layer, i);
-        add(name, HIDDEN, 0, 1.0, 0.2);
-        snprintf(name, sizeof name, "h.%d.ln_%d.bias", layer, i);
-        add(name, HIDDEN, 0, 0.0, 0.1);
-    }
     for (int i = 0; i < 4; i++) {
+        if (i % 2 == 0) {
+            snprintf(name, sizeof name, "h.%d.ln_%d.weight", layer, 1 + i / 2);
+            add(name, HIDDEN, 0, 1.0, 0.2);
+            snprintf(name, sizeof name, "h.%d.ln_%d.bias", layer, 1 + i / 2);
+            add(name, HIDDEN, 0, 0.0, 0.1);
+        }
         snprintf(name, sizeof name, "h.%d.%s.weight", layer, linears[i].name);
         add(name, linears[i].rows, linears[i].cols, 0.0, linears[i].spread);
         snprintf(name, sizeof name, "h.%d.%s.bias", layer, linears[i].name);
