@@ -3,12 +3,9 @@
 
 #include <inttypes.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Some 1 GB while planning. GPT-2 XL in 32 tiles has 227,047; a plan does not grow with the
- * batch. */
-enum { MOST_INSTRS = 1 << 21 };
 
 bool zinf_grow(zinf_builder *b, void *array, uint32_t n, uint32_t *cap, size_t size)
 {
@@ -69,6 +66,25 @@ uint32_t zinf_build_buffer(zinf_builder *b, zinf_tier tier, uint64_t bytes, zinf
     return b->n_buffers++;
 }
 
+void zinf_build_too_long(zinf_builder *b)
+{
+    const zinf_plan *plan = b->plan;
+    const bool vertical = plan->decisions.order == ZINF_VERTICAL;
+    char order[100] = "";
+
+    if (b->err->status != ZINF_OK)
+        return;
+    if (vertical)
+        snprintf(order, sizeof order, ", a larger micro-batch than %" PRIu32
+                 " or order=horizontal", plan->decisions.micro_batch);
+    zinf_fail(b->err, ZINF_DOES_NOT_FIT, "\"%s\" needs a plan of more than %d instructions "
+              "(%" PRIu64 " layers, tiles %" PRIu32 " .. %" PRIu32 "%s); plan fewer layers, or "
+              "pin fewer tiles%s with --set", plan->model.name, ZINF_MOST_INSTRS,
+              plan->model.layers, plan->decisions.tiles[ZINF_LINEAR_QKV],
+              plan->decisions.tiles[ZINF_LINEAR_VOCAB],
+              vertical ? ", micro-batches written out one by one" : "", order);
+}
+
 uint32_t zinf_build_instr(zinf_builder *b, zinf_opcode opcode, zinf_queue queue, unsigned flags,
                           int32_t layer, uint32_t unit, uint32_t name, const uint64_t attr[4],
                           const zinf_view *views, uint32_t n)
@@ -76,12 +92,8 @@ uint32_t zinf_build_instr(zinf_builder *b, zinf_opcode opcode, zinf_queue queue,
     zinf_plan *plan = b->plan;
     uint32_t index = plan->n_instrs;
 
-    if (index == MOST_INSTRS && b->err->status == ZINF_OK)
-        zinf_fail(b->err, ZINF_DOES_NOT_FIT, "\"%s\" needs a plan of more than %d instructions "
-                  "(%" PRIu64 " layers, tiles %" PRIu32 " .. %" PRIu32 "); plan fewer layers, or "
-                  "pin fewer tiles with --set", plan->model.name, MOST_INSTRS,
-                  plan->model.layers, plan->decisions.tiles[ZINF_LINEAR_QKV],
-                  plan->decisions.tiles[ZINF_LINEAR_VOCAB]);
+    if (index == ZINF_MOST_INSTRS)
+        zinf_build_too_long(b);
     if (!zinf_grow(b, &plan->instrs, index, &b->cap_instrs, sizeof *plan->instrs))
         return ZINF_NONE;
     zinf_instr *instr = &plan->instrs[plan->n_instrs++];

@@ -46,6 +46,13 @@ typedef struct zinf_builder {
     zinf_error *err; /* set once memory is short; everything after is a no-op */
 } zinf_builder;
 
+/* Some 1 GB while planning. GPT-2 XL in 32 tiles has 227,047; in horizontal order a plan does not
+ * grow with the batch. */
+enum { ZINF_MOST_INSTRS = 1 << 21 };
+
+/* Refuses a plan that has more. */
+void zinf_build_too_long(zinf_builder *b);
+
 /* Grows *array (elements of `size` bytes) to hold one more than n; false and err set when memory
  * is short. */
 bool zinf_grow(zinf_builder *b, void *array, uint32_t n, uint32_t *cap, size_t size);

@@ -22,6 +22,7 @@ typedef struct shape {
     double largest_tile, vocab_tile;              /* elements of one unit */
     double block_act;                             /* bytes of a block's activations */
     double groups;                                /* checkpoints per micro-batch */
+    bool vertical;
 } shape;
 
 static shape measure(const zinf_model *m, const zinf_decisions *d)
@@ -30,6 +31,7 @@ static shape measure(const zinf_model *m, const zinf_decisions *d)
                .vocab = (double)m->vocab, .act = (double)zinf_dtype_bytes(m->precision),
                .batch = d->micro_batch, .passes = d->accumulation};
 
+    s.vertical = d->order == ZINF_VERTICAL && d->accumulation > 1;
     s.n = s.batch * (double)m->sequence;
     s.qkv = (double)zinf_linear_rows(m, ZINF_LINEAR_QKV);
     s.att = (double)zinf_linear_cols(m, ZINF_LINEAR_OUT);
@@ -115,12 +117,23 @@ static void memory(const zinf_model *m, const zinf_cluster *cluster, const zinf_
     bytes[tier[ZINF_CLASS_PARAM]] += s->params * s->act * held;
     bytes[tier[ZINF_CLASS_GRAD]] += s->params * 4 * held;
     bytes[tier[ZINF_CLASS_OPTIMIZER]] += s->params * 12 * held;
-    bytes[tier[ZINF_CLASS_CHECKPOINT]] += s->groups * residual;
+    bytes[tier[ZINF_CLASS_CHECKPOINT]] += s->vertical ? ((s->groups + 1) * s->passes + 1) * residual
+                                                      : s->groups * residual;
 
     double kept = (d->checkpoint_interval ? d->checkpoint_interval : s->layers) * s->block_act;
     double wide = d->tiles[ZINF_LINEAR_PROJ] > 1 ? 4 : s->act;
     double tile_bytes = param_away ? s->largest_tile * s->act * (1 + window) : 0;
     double grad_bytes = grad_away ? s->largest_tile * 4 * (cluster->unified ? 2 : 1.5) : 0;
+    double head_params = s->vocab_tile * (d->tiles[ZINF_LINEAR_VOCAB] > 1 ? 1 + window : 1);
+    double head_grad = s->vocab_tile * 4 * grad_away, embedding_grad = 0;
+    if (s->vertical) { /* what a group has stays for all micro-batches */
+        const double group = d->checkpoint_interval * s->block_params;
+        tile_bytes = param_away ? (group + s->largest_tile * window) * s->act : 0;
+        grad_bytes = 4 * (grad_away * group + s->largest_tile);
+        head_params = s->vocab * s->c;
+        embedding_grad = 4 * grad_away * s->vocab * s->c;
+        head_grad = embedding_grad + 4 * s->vocab_tile;
+    }
     if (d->ranks > 1 && (!owner || param_stored)) /* the shards in flight */
         tile_bytes += s->largest_tile * s->act * shard * (1 + max2(d->prefetch_read, upload));
     const uint64_t tokens = (uint64_t)s->n;
@@ -132,12 +145,10 @@ static void memory(const zinf_model *m, const zinf_cluster *cluster, const zinf_
     const double vocab_scratch = (double)zinf_gemm_scratch_bytes(
         (uint64_t)chunk, (uint64_t)(s->vocab_tile / s->c), m->hidden, d->n_threads);
     double backward = kept + s->n * (s->f * wide + s->fc * s->act) + 2 * residual + tile_bytes +
-                      grad_bytes + scratch;
+                      grad_bytes + scratch + embedding_grad;
     double classifier = (d->checkpoint_interval ? 0 : kept) + 3 * residual +
                         chunk * (s->vocab_tile / s->c) * (4 + s->act) + vocab_scratch +
-                        (param_away ? s->vocab_tile * s->act * (d->tiles[ZINF_LINEAR_VOCAB] > 1
-                                                                    ? 1 + window : 1) : 0) +
-                        (grad_away ? s->vocab_tile * 4 : 0);
+                        param_away * head_params * s->act + head_grad;
     double sizes[MOST_UNITS];
     const uint32_t ahead = 1 + (d->prefetch_read < 64 ? d->prefetch_read : 64);
     const uint32_t n_units = unit_sizes(m, d, s, ahead, sizes);
@@ -149,7 +160,7 @@ static void memory(const zinf_model *m, const zinf_cluster *cluster, const zinf_
     update[at] = in_window * ((home == ZINF_TIER_NVME ? 12 : 0) +
                               (tier[ZINF_CLASS_GRAD] != (uint32_t)at ? 4 : 0)) +
                  (tier[ZINF_CLASS_PARAM] != (uint32_t)at ? widest * s->act : 0);
-    const bool early = d->optimizer_time == ZINF_IN_BACKWARD; /* both at once */
+    const bool early = d->optimizer_time != ZINF_AFTER_BACKWARD; /* both at once */
     const double on_device = max2(backward, classifier) + (early ? update[ZINF_TIER_DEVICE] : 0);
     if (host != ZINF_TIER_DEVICE) {
         double staging = early ? update[ZINF_TIER_HOST] : 0;
@@ -201,6 +212,15 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
                                                                      : 0));
     const double again_grads = m->tied_embeddings ? classifier : 0; /* tied: written twice */
     double grads = 4 * (s->params + again_grads);
+    double up = 0, down = 0, read = 0, write = 0, update = 0, device = 0;
+    double stored = s->groups * s->n * s->c * s->act, restored = stored;
+    if (s->vertical) { /* a micro-batch's share of what moves once; sums are on the device */
+        fetched = s->act * 2 * (weights + classifier) / s->passes;
+        grads /= s->passes;
+        device = 12 * s->params * (s->passes - 1) / s->passes / cluster->device.bandwidth;
+        stored = 2 * (s->groups + 1) * s->n * s->c * s->act;
+        restored = (3 * s->groups + 2) * s->n * s->c * s->act;
+    }
     /* all of each tile comes from the ranks and goes to them; storage and host see a shard */
     const double shard = 1.0 / d->ranks;
     const bool owner = d->partitioning == ZINF_OWNER;
@@ -209,15 +229,18 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
     const double brought = owner ? fetched : fetched * shard; /* by one rank, or by all at once */
     const double devices = owner ? (double)cluster->devices_per_node : 1;
     grads *= shard;
-    double stored = s->groups * s->n * s->c * s->act;
-    double up = 0, down = 0, read = 0, write = 0, update = 0, device = 0;
     if (tier[ZINF_CLASS_PARAM] != ZINF_TIER_DEVICE)
         up += cluster->unified ? 0 : brought * zinf_link_rate(cluster, false) /
                                          zinf_link_rate(cluster, owner);
     if (tier[ZINF_CLASS_PARAM] == ZINF_TIER_NVME)
         read += brought / devices;
     double later = (s->passes - 1) / s->passes; /* share of micro-batches that accumulate */
+    double again_share = 1 - later;             /* and of those that add a second gradient */
     double norms = 4 * s->params * shard;
+    if (s->vertical) {
+        norms /= s->passes;
+        later = 0;
+    }
     if (tier[ZINF_CLASS_GRAD] == ZINF_TIER_DEVICE) {
         if (cluster->unified)
             update += norms / cluster->host.bandwidth;
@@ -225,19 +248,19 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
             device += norms / cluster->device.bandwidth;
     } else {
         down += grads;
-        update += (norms + 3 * grads * (later + (1 - later) * 4 * again_grads * shard / grads)) /
+        update += (norms + 3 * (grads * later + again_share * 4 * again_grads * shard)) /
                   cluster->host.bandwidth;
     }
     if (tier[ZINF_CLASS_GRAD] == ZINF_TIER_NVME) {
-        read += grads * later + (1 - later) * 4 * again_grads * shard;
+        read += grads * later + again_share * 4 * again_grads * shard;
         write += grads;
     }
     if (tier[ZINF_CLASS_CHECKPOINT] != ZINF_TIER_DEVICE) {
-        up += stored;
+        up += restored;
         down += stored;
     }
     if (tier[ZINF_CLASS_CHECKPOINT] == ZINF_TIER_NVME) {
-        read += stored;
+        read += restored;
         write += stored;
     }
     const double link = cluster->unified ? 1 : zinf_link_rate(cluster, false);
@@ -271,12 +294,15 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
         w += 12 * n;
     }
     const bool early = d->optimizer_time == ZINF_IN_BACKWARD;
+    const bool late = d->optimizer_time == ZINF_IN_FORWARD;
     if (tier[ZINF_CLASS_GRAD] == ZINF_TIER_NVME) { /* early: not written by the last pass either */
         r += early ? 0 : 4 * n;
         w -= early ? 4 * n : 0;
     }
-    if (tier[ZINF_CLASS_PARAM] == ZINF_TIER_NVME)
+    if (tier[ZINF_CLASS_PARAM] == ZINF_TIER_NVME) {
         w += s->act * n;
+        r -= late ? s->act * n : 0; /* used where it was updated, the first time */
+    }
     if (!cluster->unified) {
         if (on_device && tier[ZINF_CLASS_GRAD] != ZINF_TIER_DEVICE)
             u += 4 * n;
@@ -295,7 +321,7 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
     }
     storage = cluster->nvme.overlap ? max2(r, w) : r + w;
     double work = shared ? adam + u + dn : max2(adam, max2(u, dn));
-    if (early) /* beside the last pass */
+    if (early || late) /* beside the last pass, or the first */
         return s->passes * pass - hidden +
                max2(shared ? busy + work : max2(busy, work), pass_storage + storage);
     double tail = d->prefetch_read ? max2(storage, work) : r + w + adam + u + dn;

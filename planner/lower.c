@@ -59,24 +59,24 @@ static zinf_view region_view(const zinf_lowering *l, uint32_t unit, int region, 
                        .cols = n, .ld = n, .dtype = (uint8_t)dtype};
 }
 
-static zinf_view param_region(const zinf_lowering *l, uint32_t unit)
+zinf_view zinf_param_region(const zinf_lowering *l, uint32_t unit)
 {
     return region_view(l, unit, 0, l->act, l->b->plan->units[unit].shard_elems);
 }
 
-static zinf_view grad_region(const zinf_lowering *l, uint32_t unit)
+zinf_view zinf_grad_region(const zinf_lowering *l, uint32_t unit)
 {
     return region_view(l, unit, 1, ZINF_F32, l->b->plan->units[unit].shard_elems);
 }
 
-static zinf_view optimizer_region(const zinf_lowering *l, uint32_t unit)
+zinf_view zinf_optimizer_region(const zinf_lowering *l, uint32_t unit)
 {
     const zinf_unit *u = &l->b->plan->units[unit];
 
     return region_view(l, unit, 2, ZINF_F32, u->array_stride / 2 + u->shard_elems);
 }
 
-static zinf_tier view_tier(const zinf_lowering *l, zinf_view view)
+zinf_tier zinf_view_tier(const zinf_lowering *l, zinf_view view)
 {
     return view.buffer == ZINF_NONE ? ZINF_TIER_DEVICE : l->b->buffers[view.buffer].tier;
 }
@@ -91,10 +91,10 @@ static zinf_view pages(const zinf_lowering *l, zinf_view view)
 }
 
 /* Copies src to dst, which is in the neighbouring tier. */
-static void copy(zinf_lowering *l, uint32_t unit, int32_t layer, const char *name, zinf_view src,
-                 zinf_view dst)
+void zinf_copy_view(zinf_lowering *l, uint32_t unit, int32_t layer, const char *name, zinf_view src,
+                    zinf_view dst)
 {
-    zinf_tier from = view_tier(l, src), to = view_tier(l, dst);
+    zinf_tier from = zinf_view_tier(l, src), to = zinf_view_tier(l, dst);
     zinf_opcode op = from == ZINF_TIER_NVME ? ZINF_OP_READ
                      : to == ZINF_TIER_NVME ? ZINF_OP_WRITE
                      : to == ZINF_TIER_DEVICE ? ZINF_OP_UPLOAD
@@ -112,7 +112,7 @@ static void copy(zinf_lowering *l, uint32_t unit, int32_t layer, const char *nam
                      (zinf_view[]){src, dst}, 2);
 }
 
-static zinf_view like(zinf_lowering *l, zinf_tier tier, zinf_view src)
+zinf_view zinf_view_like(zinf_lowering *l, zinf_tier tier, zinf_view src)
 {
     uint64_t bytes = src.buffer == ZINF_NONE ? 0 : l->b->buffers[src.buffer].bytes;
 
@@ -124,34 +124,34 @@ static zinf_view like(zinf_lowering *l, zinf_tier tier, zinf_view src)
 /* Moves a whole buffer's contents to `to`, by way of host where device and nvme do not meet. If
  * dst is absent a new buffer is made. Returns the view at the destination; src itself if it is
  * there already and no dst was given. */
-static zinf_view move(zinf_lowering *l, uint32_t unit, int32_t layer, const char *name,
-                      zinf_view src, zinf_tier to, zinf_view dst)
+zinf_view zinf_move_view(zinf_lowering *l, uint32_t unit, int32_t layer, const char *name,
+                         zinf_view src, zinf_tier to, zinf_view dst)
 {
-    zinf_tier from = view_tier(l, src);
+    zinf_tier from = zinf_view_tier(l, src);
 
     if (from == to && dst.buffer == ZINF_NONE)
         return src;
     bool far = (from == ZINF_TIER_DEVICE && to == ZINF_TIER_NVME) ||
                (from == ZINF_TIER_NVME && to == ZINF_TIER_DEVICE);
     if (far && l->host == ZINF_TIER_HOST) {
-        zinf_view staging = like(l, ZINF_TIER_HOST, src);
-        copy(l, unit, layer, name, src, staging);
+        zinf_view staging = zinf_view_like(l, ZINF_TIER_HOST, src);
+        zinf_copy_view(l, unit, layer, name, src, staging);
         src = staging;
     }
     if (dst.buffer == ZINF_NONE)
-        dst = like(l, to, src);
-    copy(l, unit, layer, name, src, dst);
+        dst = zinf_view_like(l, to, src);
+    zinf_copy_view(l, unit, layer, name, src, dst);
     return dst;
 }
 
 /* ---- fetching ahead ---- */
 
-static void add_fetch(zinf_lowering *l, uint32_t unit, uint32_t group)
+static void add_fetch(zinf_lowering *l, uint32_t unit, uint32_t boundary)
 {
     if (!zinf_grow(l->b, &l->fetches, l->n_fetches, &l->cap_fetches, sizeof *l->fetches))
         return;
     l->fetches[l->n_fetches++] = (zinf_fetch){
-        .unit = unit, .group = group, .stage = l->n_stages, .staged = zinf_absent,
+        .unit = unit, .boundary = boundary, .stage = l->n_stages, .staged = zinf_absent,
         .shard = zinf_absent, .ready = zinf_absent};
 }
 
@@ -161,31 +161,63 @@ static bool params_away(const zinf_lowering *l)
     return l->d->tier[ZINF_CLASS_PARAM] != ZINF_TIER_DEVICE || l->d->ranks > 1;
 }
 
-/* The next stage to be added, and those after it, use this unit's parameters. */
+/* The next stage to be added, and those after it, use this unit's parameters; all micro-batches of
+ * a phase use what its first has fetched. */
 void zinf_need_unit(zinf_lowering *l, uint32_t unit)
 {
-    if (params_away(l))
-        add_fetch(l, unit, ZINF_NONE);
+    if (l->pending && !l->update[unit].due &&
+        zinf_grow(l->b, &l->dues, l->n_dues, &l->cap_dues, sizeof *l->dues)) {
+        l->update[unit].due = true;
+        l->dues[l->n_dues++] = (zinf_due){unit, l->n_stages};
+    }
+    if (!params_away(l) || (l->phase && l->fetched_in[unit] == l->phase))
+        return;
+    l->fetched_in[unit] = l->phase;
+    add_fetch(l, unit, ZINF_NONE);
 }
 
-void zinf_need_checkpoint(zinf_lowering *l, uint32_t group)
+static uint32_t boundary_index(const zinf_lowering *l, uint32_t layer, bool gradient)
+{
+    const uint32_t micro = l->vertical ? l->micro : 0;
+
+    return (2 * micro + gradient) * (uint32_t)(l->model->layers + 1) + layer;
+}
+
+void zinf_need_boundary(zinf_lowering *l, uint32_t layer, bool gradient)
 {
     if (l->d->tier[ZINF_CLASS_CHECKPOINT] != ZINF_TIER_DEVICE)
-        add_fetch(l, ZINF_NONE, group);
+        add_fetch(l, ZINF_NONE, boundary_index(l, layer, gradient));
+}
+
+zinf_view zinf_boundary_view(const zinf_lowering *l, uint32_t layer, bool gradient)
+{
+    return l->boundaries[boundary_index(l, layer, gradient)].here;
 }
 
 zinf_view zinf_unit_view(const zinf_lowering *l, uint32_t unit)
 {
     if (!params_away(l))
-        return param_region(l, unit);
+        return zinf_param_region(l, unit);
     return l->unit_fetch[unit] == ZINF_NONE ? zinf_absent
                                             : l->fetches[l->unit_fetch[unit]].ready;
+}
+
+static void boundary_name(const zinf_lowering *l, uint32_t index, char text[128])
+{
+    const uint32_t each = (uint32_t)l->model->layers + 1, interval = l->d->checkpoint_interval;
+    const uint32_t group = (l->boundaries[index].layer + interval - 1) / interval;
+
+    if (l->vertical)
+        snprintf(text, 128, "%s %u of micro-batch %u", index / each % 2 ? "gradient" : "checkpoint",
+                 group, index / each / 2);
+    else
+        snprintf(text, 128, "checkpoint %u", group);
 }
 
 static const char *fetch_name(zinf_lowering *l, const zinf_fetch *f, char text[128])
 {
     if (f->unit == ZINF_NONE)
-        snprintf(text, 128, "checkpoint %u", f->group);
+        boundary_name(l, f->boundary, text);
     else
         snprintf(text, 128, "%s param", l->b->plan->units[f->unit].name);
     return text;
@@ -193,13 +225,13 @@ static const char *fetch_name(zinf_lowering *l, const zinf_fetch *f, char text[1
 
 static int32_t fetch_layer(const zinf_lowering *l, const zinf_fetch *f)
 {
-    return f->unit == ZINF_NONE ? (int32_t)(f->group * l->d->checkpoint_interval)
+    return f->unit == ZINF_NONE ? (int32_t)l->boundaries[f->boundary].layer
                                 : l->b->plan->units[f->unit].layer;
 }
 
 static zinf_view fetch_source(zinf_lowering *l, const zinf_fetch *f)
 {
-    return f->unit == ZINF_NONE ? l->checkpoints[f->group] : param_region(l, f->unit);
+    return f->unit == ZINF_NONE ? l->boundaries[f->boundary].kept : zinf_param_region(l, f->unit);
 }
 
 /* nvme -> host (or device where the path is direct). */
@@ -208,9 +240,14 @@ static void fetch_read(zinf_lowering *l, zinf_fetch *f)
     char text[128];
     zinf_view src = fetch_source(l, f);
 
-    f->staged = view_tier(l, src) == ZINF_TIER_NVME
-                    ? move(l, f->unit, fetch_layer(l, f), fetch_name(l, f, text), src, l->host,
-                           zinf_absent)
+    if (f->unit != ZINF_NONE && l->update[f->unit].fresh.buffer != ZINF_NONE) {
+        f->staged = l->update[f->unit].fresh;
+        l->update[f->unit].fresh = zinf_absent;
+        return;
+    }
+    f->staged = zinf_view_tier(l, src) == ZINF_TIER_NVME
+                    ? zinf_move_view(l, f->unit, fetch_layer(l, f), fetch_name(l, f, text), src,
+                                     l->host, zinf_absent)
                     : src;
 }
 
@@ -219,8 +256,8 @@ static void fetch_upload(zinf_lowering *l, zinf_fetch *f)
 {
     char text[128];
 
-    f->shard = move(l, f->unit, fetch_layer(l, f), fetch_name(l, f, text), f->staged,
-                    ZINF_TIER_DEVICE, zinf_absent);
+    f->shard = zinf_move_view(l, f->unit, fetch_layer(l, f), fetch_name(l, f, text), f->staged,
+                              ZINF_TIER_DEVICE, zinf_absent);
 }
 
 /* Elements of a unit and the padding behind them. */
@@ -260,139 +297,35 @@ static void fetch_gather(zinf_lowering *l, zinf_fetch *f)
     f->ready = zinf_slice(whole, 0, 1, n, n);
 }
 
-/* A checkpoint cannot be fetched before the stage that stores it. */
+/* A boundary cannot be fetched before the stage that stores it. */
 static bool available(const zinf_lowering *l, const zinf_fetch *f)
 {
-    return f->unit != ZINF_NONE || l->checkpoints[f->group].buffer != ZINF_NONE;
+    return f->unit != ZINF_NONE || l->boundaries[f->boundary].kept.buffer != ZINF_NONE;
 }
 
-void zinf_store_checkpoint(zinf_lowering *l, uint32_t group, zinf_view x)
+/* The bill counts inputs: all alive at the turn from forward to backward, gradients never are. */
+void zinf_keep_boundary(zinf_lowering *l, uint32_t layer, bool gradient, zinf_view x)
 {
-    zinf_tier tier = l->d->tier[ZINF_CLASS_CHECKPOINT];
+    const zinf_tier tier = l->d->tier[ZINF_CLASS_CHECKPOINT];
+    const uint32_t index = boundary_index(l, layer, gradient);
+    zinf_boundary *kept = &l->boundaries[index];
     char text[128];
 
-    if (tier == ZINF_TIER_DEVICE) {
-        l->checkpoints[group] = x;
-        if (x.buffer != ZINF_NONE)
-            l->b->buffers[x.buffer].item = ZINF_BILL_CHECKPOINT;
-        return;
-    }
-    snprintf(text, sizeof text, "checkpoint %u", group);
-    zinf_view dst = like(l, tier, x);
-    if (dst.buffer != ZINF_NONE)
-        l->b->buffers[dst.buffer].item = ZINF_BILL_CHECKPOINT;
-    l->checkpoints[group] = move(l, ZINF_NONE, (int32_t)(group * l->d->checkpoint_interval), text,
-                                 x, tier, dst);
+    *kept = (zinf_boundary){.kept = x, .here = x, .layer = layer};
+    if (tier != ZINF_TIER_DEVICE)
+        kept->kept = zinf_view_like(l, tier, x);
+    if (kept->kept.buffer != ZINF_NONE && !gradient)
+        l->b->buffers[kept->kept.buffer].item = ZINF_BILL_CHECKPOINT;
+    boundary_name(l, index, text);
+    if (tier != ZINF_TIER_DEVICE)
+        zinf_move_view(l, ZINF_NONE, (int32_t)layer, text, x, tier, kept->kept);
 }
 
-/* ---- updates ---- */
+/* ---- gradients ---- */
 
-/* The queue that works on a class of states: compute if they live on the device, else update, so
- * that compute does not wait for what is brought from another tier. */
-static zinf_queue work_queue(const zinf_lowering *l, zinf_class state_class)
+static bool is_last(const zinf_lowering *l) /* micro-batch of the step */
 {
-    return l->d->tier[state_class] == ZINF_TIER_DEVICE ? ZINF_QUEUE_COMPUTE : ZINF_QUEUE_UPDATE;
-}
-
-/* Values of the loss and of the sums of squares once they are those of all ranks. */
-static uint32_t sum_of_ranks(const zinf_lowering *l, uint64_t slot)
-{
-    return l->scalar_value + (slot == ZINF_SCALAR_LOSS ? 3 : 4);
-}
-
-/* n scalars from `slot` become their sums over ranks, in place. */
-static void sum_scalars(zinf_lowering *l, uint64_t slot, uint64_t n, const char *name)
-{
-    zinf_view mine = zinf_scalars(l, slot, n), all = mine;
-
-    if (l->d->ranks == 1)
-        return;
-    all.value = sum_of_ranks(l, slot);
-    zinf_build_instr(l->b, ZINF_OP_ALLREDUCE, ZINF_QUEUE_COLLECTIVE, 0, -1, ZINF_NONE,
-                     zinf_build_string(l->b, "%s", name), NULL, (zinf_view[]){mine, all}, 2);
-}
-
-/* master, m and v as operands; chunk is a whole optimizer region or a copy of one. */
-static void split_chunk(const zinf_lowering *l, uint32_t unit, zinf_view chunk, zinf_view *ret)
-{
-    const zinf_unit *u = &l->b->plan->units[unit];
-
-    for (int i = 0; i < 3; i++)
-        ret[i] = zinf_slice(chunk, (uint64_t)i * u->array_stride / 4, 1, u->shard_elems,
-                            u->shard_elems);
-}
-
-/* Where updates work: with the states if they live on the device, else on the host. */
-static zinf_tier update_tier(const zinf_lowering *l)
-{
-    return l->d->tier[ZINF_CLASS_OPTIMIZER] == ZINF_TIER_DEVICE ? ZINF_TIER_DEVICE : l->host;
-}
-
-/* Norm and clip factor of units [first, first + n), whose sums of squares are those of all ranks;
- * for updates that follow in the same queue. */
-static zinf_view norm_of_units(zinf_lowering *l, uint32_t first, uint32_t n)
-{
-    zinf_view clip[2] = {zinf_scalars(l, ZINF_SCALAR_PARTIALS + first, n),
-                         zinf_scalars(l, ZINF_SCALAR_NORM, 3)};
-
-    if (l->d->ranks > 1)
-        clip[0].value = sum_of_ranks(l, ZINF_SCALAR_PARTIALS);
-    zinf_build_instr(l->b, ZINF_OP_CLIP, work_queue(l, ZINF_CLASS_OPTIMIZER), 0, -1, ZINF_NONE,
-                     zinf_build_string(l->b, n == 1 ? "norm" : "global norm"), NULL, clip, 2);
-    return clip[1];
-}
-
-/* Brings a unit's gradient and states to where it is updated. */
-static void begin_update(zinf_lowering *l, uint32_t unit, zinf_view grad)
-{
-    const int32_t layer = l->b->plan->units[unit].layer;
-    char text[128];
-
-    snprintf(text, sizeof text, "%s grad", l->b->plan->units[unit].name);
-    l->update[unit].grad = move(l, unit, layer, text, grad, update_tier(l), zinf_absent);
-    snprintf(text, sizeof text, "%s optimizer", l->b->plan->units[unit].name);
-    l->update[unit].chunk = move(l, unit, layer, text, optimizer_region(l, unit), update_tier(l),
-                                 zinf_absent);
-    l->update[unit].begun = true;
-    l->begun[l->n_begun++] = unit;
-}
-
-static void finish_update(zinf_lowering *l, uint32_t unit, zinf_view clip)
-{
-    const zinf_unit *u = &l->b->plan->units[unit];
-    const int32_t layer = u->layer;
-    const zinf_tier at = update_tier(l);
-    zinf_view region = param_region(l, unit), home = optimizer_region(l, unit);
-    zinf_view param = view_tier(l, region) == at ? region : like(l, at, region);
-    zinf_view views[6] = {l->update[unit].grad, zinf_absent, zinf_absent, zinf_absent, param,
-                          clip};
-    char text[128];
-
-    split_chunk(l, unit, l->update[unit].chunk, &views[1]);
-    zinf_build_instr(l->b, ZINF_OP_ADAM, work_queue(l, ZINF_CLASS_OPTIMIZER), 0, layer, unit,
-                     zinf_build_string(l->b, "%s adam", u->name), (uint64_t[4]){u->decays}, views,
-                     6);
-    snprintf(text, sizeof text, "%s optimizer", u->name);
-    if (view_tier(l, home) != at)
-        copy(l, unit, layer, text, l->update[unit].chunk, home);
-    snprintf(text, sizeof text, "%s param", u->name);
-    if (param.buffer != region.buffer)
-        move(l, unit, layer, text, param, view_tier(l, region), region);
-}
-
-/* Finishes updates, oldest first, until `most` are under way. clip: of all units; or absent, and
- * each goes by its own norm. */
-static void finish_updates(zinf_lowering *l, uint32_t most, zinf_view clip)
-{
-    for (; l->n_begun - l->n_updated > most && l->b->err->status == ZINF_OK; l->n_updated++) {
-        const uint32_t unit = l->begun[l->n_updated];
-        zinf_view own = clip;
-        if (clip.buffer == ZINF_NONE) {
-            sum_scalars(l, ZINF_SCALAR_PARTIALS + unit, 1, "sum of squares");
-            own = norm_of_units(l, unit, 1);
-        }
-        finish_update(l, unit, own);
-    }
+    return l->micro + 1 == l->d->accumulation;
 }
 
 /* Of a micro-batch. After the last one's a gradient may be used as soon as it is complete: not
@@ -400,18 +333,10 @@ static void finish_updates(zinf_lowering *l, uint32_t most, zinf_view clip)
  * is computed from here on comes after it. */
 void zinf_loss_was_added(zinf_lowering *l)
 {
-    if (!l->last_micro_batch || l->d->optimizer_time != ZINF_IN_BACKWARD)
+    if (!is_last(l) || l->d->optimizer_time != ZINF_IN_BACKWARD)
         return;
-    sum_scalars(l, ZINF_SCALAR_LOSS, 1, "loss");
+    zinf_sum_scalars(l, ZINF_SCALAR_LOSS, 1, "loss");
     l->updating = true;
-}
-
-/* ---- gradients ---- */
-
-/* Nobody has added to this unit's gradient yet in this step. */
-static bool first_touch(const zinf_lowering *l, bool second_use)
-{
-    return !l->later_micro_batch && !second_use;
 }
 
 /* Where backward writes a unit's gradient: straight into its region the first time if compute
@@ -421,15 +346,27 @@ static bool first_touch(const zinf_lowering *l, bool second_use)
 zinf_view zinf_grad_target(zinf_lowering *l, uint32_t unit, bool second_use)
 {
     const uint64_t n = l->b->plan->units[unit].n_elems;
+    zinf_view view;
 
-    if (l->d->ranks > 1)
-        return zinf_slice(whole_unit(l, unit, ZINF_F32, l->b->plan->units[unit].whole_grad), 0, 1,
+    if (l->d->ranks > 1) {
+        view = zinf_slice(whole_unit(l, unit, ZINF_F32, l->b->plan->units[unit].whole_grad), 0, 1,
                           n, n);
-    if (l->d->tier[ZINF_CLASS_GRAD] == ZINF_TIER_DEVICE && first_touch(l, second_use))
-        return grad_region(l, unit);
-    zinf_view view = zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, ZINF_F32, 1, n, NULL);
-    view.value = l->b->plan->units[unit].grad.value;
+    } else if (l->d->tier[ZINF_CLASS_GRAD] == ZINF_TIER_DEVICE && l->micro == 0 && !second_use) {
+        view = zinf_grad_region(l, unit);
+    } else {
+        view = zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, ZINF_F32, 1, n, NULL);
+        view.value = l->b->plan->units[unit].grad.value;
+    }
+    if (l->micro == 0)
+        l->sums[unit] = view;
     return view;
+}
+
+static void add_gradient(zinf_lowering *l, uint32_t unit, zinf_queue queue, const char *text,
+                         zinf_view grad, zinf_view sum)
+{
+    zinf_build_instr(l->b, ZINF_OP_ACCUMULATE, queue, 0, l->b->plan->units[unit].layer, unit,
+                     zinf_build_string(l->b, "%s", text), NULL, (zinf_view[]){grad, sum}, 2);
 }
 
 /* This rank's shard of the sum of all ranks' gradients, or the owner's whole: straight into its
@@ -442,7 +379,7 @@ static zinf_view scatter_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, b
     const uint64_t n = u->n_elems, shard = u->shard_elems, padded = padded_elems(l, unit);
     const int32_t layer = u->layer;
     const uint32_t value = u->grad.value;
-    zinf_view sum = to_region ? grad_region(l, unit)
+    zinf_view sum = to_region ? zinf_grad_region(l, unit)
                               : zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, ZINF_F32, 1,
                                               shard, NULL);
 
@@ -458,43 +395,51 @@ static zinf_view scatter_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, b
     return sum;
 }
 
-/* Adds a finished gradient to the accumulator on its tier. last_use: no other operator adds to
- * this unit in this micro-batch, so its norm can be taken (of the sum so far: the last
- * micro-batch's value is the one that counts). */
+/* Adds a finished gradient to the accumulator on its tier; in vertical order, to the sum on the
+ * device, which goes there after the last micro-batch. last_use: no other operator adds to this
+ * unit in this micro-batch, so its norm can be taken (of the sum so far: the last micro-batch's
+ * value is the one that counts). */
 void zinf_store_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, bool second_use,
                      bool last_use)
 {
     const zinf_tier tier = l->d->tier[ZINF_CLASS_GRAD];
     const zinf_tier at = tier == ZINF_TIER_DEVICE ? ZINF_TIER_DEVICE : l->host; /* summed here */
     const int32_t layer = l->b->plan->units[unit].layer;
-    const bool first = first_touch(l, second_use);
-    zinf_view region = grad_region(l, unit), sum;
+    const bool first = (l->vertical || l->micro == 0) && !second_use; /* the region is empty */
+    zinf_view region = zinf_grad_region(l, unit), sum;
     char text[128];
 
     snprintf(text, sizeof text, "%s grad", l->b->plan->units[unit].name);
+    if (l->vertical) {
+        if (l->micro > 0)
+            add_gradient(l, unit, ZINF_QUEUE_COMPUTE, text, grad, l->sums[unit]);
+        if (!is_last(l))
+            return;
+        grad = l->sums[unit];
+    }
     if (l->d->ranks > 1)
         grad = scatter_grad(l, unit, grad, first && tier == ZINF_TIER_DEVICE, text);
     grad = zinf_slice(grad, 0, 1, region.cols, region.cols);
     if (first) {
         sum = grad.buffer == region.buffer
                   ? region
-                  : move(l, unit, layer, text, grad, at, tier == at ? region : zinf_absent);
+                  : zinf_move_view(l, unit, layer, text, grad, at,
+                                   tier == at ? region : zinf_absent);
     } else {
-        grad = move(l, unit, layer, text, grad, at, zinf_absent);
-        sum = move(l, unit, layer, text, region, at, zinf_absent);
-        zinf_build_instr(l->b, ZINF_OP_ACCUMULATE, work_queue(l, ZINF_CLASS_GRAD), 0, layer, unit,
-                         zinf_build_string(l->b, "%s", text), NULL, (zinf_view[]){grad, sum}, 2);
+        grad = zinf_move_view(l, unit, layer, text, grad, at, zinf_absent);
+        sum = zinf_move_view(l, unit, layer, text, region, at, zinf_absent);
+        add_gradient(l, unit, zinf_work_queue(l, ZINF_CLASS_GRAD), text, grad, sum);
     }
     if (last_use)
-        zinf_build_instr(l->b, ZINF_OP_SUM_OF_SQUARES, work_queue(l, ZINF_CLASS_GRAD), 0, layer,
-                         unit,
+        zinf_build_instr(l->b, ZINF_OP_SUM_OF_SQUARES, zinf_work_queue(l, ZINF_CLASS_GRAD), 0,
+                         layer, unit,
                          zinf_build_string(l->b, "%s norm", l->b->plan->units[unit].name), NULL,
                          (zinf_view[]){sum, zinf_scalars(l, ZINF_SCALAR_PARTIALS + unit, 1)}, 2);
     if (last_use && l->updating) { /* the region is not needed any more */
-        begin_update(l, unit, sum);
-        finish_updates(l, l->d->prefetch_read, zinf_absent);
+        zinf_begin_update(l, unit, sum);
+        zinf_finish_updates(l, l->d->prefetch_read, zinf_absent);
     } else if (tier != at) {
-        copy(l, unit, layer, text, sum, region);
+        zinf_copy_view(l, unit, layer, text, sum, region);
     }
 }
 
@@ -502,8 +447,16 @@ void zinf_store_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, bool secon
 
 void zinf_add_stage(zinf_lowering *l, zinf_stage stage)
 {
+    stage.micro = l->micro;
     if (zinf_grow(l->b, &l->stages, l->n_stages, &l->cap_stages, sizeof *l->stages))
         l->stages[l->n_stages++] = stage;
+}
+
+static void enter_micro_batch(zinf_lowering *l, uint32_t micro)
+{
+    l->micro = micro;
+    l->tokens = zinf_slice(l->step_tokens, micro * l->batch * (l->seq + 1), l->batch, l->seq + 1,
+                           l->seq + 1);
 }
 
 /* Emits all stages; transfers of stage k + distance come before the instructions of stage k. */
@@ -515,6 +468,8 @@ static void emit_stages(zinf_lowering *l)
     uint32_t next_read = 0, next_upload = 0, next_gather = 0, next_active = 0;
 
     for (uint32_t k = 0; k < l->n_stages && l->b->err->status == ZINF_OK; k++) {
+        if (l->pending)
+            zinf_update_ahead(l, k + read);
         while (next_read < l->n_fetches && l->fetches[next_read].stage <= k + read &&
                available(l, &l->fetches[next_read]))
             fetch_read(l, &l->fetches[next_read++]);
@@ -525,23 +480,27 @@ static void emit_stages(zinf_lowering *l)
         for (; next_active < next_gather && l->fetches[next_active].stage <= k; next_active++) {
             const zinf_fetch *f = &l->fetches[next_active];
             if (f->unit == ZINF_NONE)
-                l->checkpoints[f->group] = f->ready;
+                l->boundaries[f->boundary].here = f->ready;
             else
                 l->unit_fetch[f->unit] = next_active;
         }
+        if (l->vertical)
+            enter_micro_batch(l, l->stages[k].micro);
         zinf_emit_stage(l, &l->stages[k]);
     }
     l->n_stages = l->n_fetches = 0;
 }
 
-static void begin_micro_batch(zinf_lowering *l, bool training, uint64_t batch, bool later)
+static void begin_micro_batch(zinf_lowering *l, bool training, uint64_t batch, uint32_t micro)
 {
+    const uint64_t n_micro = l->vertical ? l->d->accumulation : 1;
+
     l->training = training;
     l->batch = batch;
     l->n_tokens = batch * l->seq;
-    l->later_micro_batch = later;
-    for (uint64_t g = 0; g <= l->model->layers; g++)
-        l->checkpoints[g] = zinf_absent;
+    l->micro = micro;
+    for (uint64_t i = 0; i < n_micro * 2 * (l->model->layers + 1); i++)
+        l->boundaries[i].kept = zinf_absent;
     for (uint32_t u = 0; u < l->b->plan->n_units; u++)
         l->unit_fetch[u] = ZINF_NONE;
 }
@@ -569,7 +528,7 @@ static void select_tokens(zinf_lowering *l, zinf_view tokens, uint64_t first, bo
         zinf_view dst = zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, ZINF_I32, l->batch,
                                       l->seq + 1, NULL);
         dst.value = tokens.value;
-        copy(l, ZINF_NONE, -1, "tokens", mine, dst);
+        zinf_copy_view(l, ZINF_NONE, -1, "tokens", mine, dst);
         mine = dst;
     }
     l->tokens = mine;
@@ -577,49 +536,43 @@ static void select_tokens(zinf_lowering *l, zinf_view tokens, uint64_t first, bo
 
 /* ---- programs ---- */
 
-/* What was not updated inside backward: all, or what is under way and what had its gradient before
- * the loss was known. The norm is that of all units in any case. */
-static void lower_update(zinf_lowering *l)
-{
-    const uint32_t n = l->b->plan->n_units;
-
-    finish_updates(l, 0, zinf_absent);
-    if (l->updating) {
-        for (uint32_t u = 0; u < n; u++)
-            if (!l->update[u].begun)
-                sum_scalars(l, ZINF_SCALAR_PARTIALS + u, 1, "sum of squares");
-    } else {
-        /* CLIP looks at the loss too: the sums of squares come after it in their queue */
-        sum_scalars(l, ZINF_SCALAR_LOSS, 1, "loss");
-        sum_scalars(l, ZINF_SCALAR_PARTIALS, n, "sums of squares");
-    }
-    zinf_view clip = norm_of_units(l, 0, n);
-    for (uint32_t u = 0; u < n && l->b->err->status == ZINF_OK; u++)
-        if (!l->update[u].begun) {
-            begin_update(l, u, grad_region(l, u));
-            finish_updates(l, l->d->prefetch_read, clip);
-        }
-    finish_updates(l, 0, clip);
-}
-
 /* `count` micro-batches that are alike, the first of them number `number` of the step. */
-static void lower_micro_batches(zinf_lowering *l, uint64_t number, uint64_t count)
+static void lower_micro_batches(zinf_lowering *l, uint32_t number, uint64_t count)
 {
     const uint32_t first = l->b->plan->n_instrs;
 
-    begin_micro_batch(l, true, l->d->micro_batch, number > 0);
-    l->last_micro_batch = number + 1 == l->d->accumulation;
+    begin_micro_batch(l, true, l->d->micro_batch, number);
     if (number == 0)
         l->step_tokens = emit_batch(l, l->d->accumulation * l->batch);
     select_tokens(l, l->step_tokens, number, count > 1);
+    l->pending = number == 0 && l->d->optimizer_time == ZINF_IN_FORWARD;
     zinf_stages_train(l);
     emit_stages(l);
+    l->pending = false;
     zinf_build_segment(l->b, first, count);
 }
 
-static void lower_step(zinf_lowering *l)
+static void lower_vertical(zinf_lowering *l)
 {
-    const uint64_t later = l->d->accumulation - 1;
+    const uint32_t first = l->b->plan->n_instrs;
+
+    l->vertical = true;
+    begin_micro_batch(l, true, l->d->micro_batch, 0);
+    l->step_tokens = zinf_move_view(l, ZINF_NONE, -1, "tokens",
+                                    emit_batch(l, l->d->accumulation * l->batch), ZINF_TIER_DEVICE,
+                                    zinf_absent);
+    l->pending = l->d->optimizer_time == ZINF_IN_FORWARD;
+    zinf_stages_vertical(l);
+    emit_stages(l);
+    l->pending = false;
+    l->phase = 0;
+    l->vertical = false;
+    zinf_build_segment(l->b, first, 1);
+}
+
+static void lower_horizontal(zinf_lowering *l)
+{
+    const uint32_t later = l->d->accumulation - 1;
     const bool peeled = later > 0 && l->d->optimizer_time == ZINF_IN_BACKWARD;
 
     lower_micro_batches(l, 0, 1);
@@ -627,8 +580,16 @@ static void lower_step(zinf_lowering *l)
         lower_micro_batches(l, 1, later - peeled);
     if (peeled) /* the last one updates */
         lower_micro_batches(l, later, 1);
+}
+
+static void lower_step(zinf_lowering *l)
+{
+    if (l->d->order == ZINF_VERTICAL && l->d->accumulation > 1) /* else they are the same */
+        lower_vertical(l);
+    else
+        lower_horizontal(l);
     uint32_t first = l->b->plan->n_instrs;
-    lower_update(l);
+    zinf_lower_update(l);
     zinf_build_segment(l->b, first, 1);
     l->updating = false;
 }
@@ -637,61 +598,12 @@ static void lower_forward(zinf_lowering *l, bool sample)
 {
     uint32_t first = l->b->plan->n_instrs;
 
-    begin_micro_batch(l, false, sample ? 1 : l->d->micro_batch, false);
+    begin_micro_batch(l, false, sample ? 1 : l->d->micro_batch, 0);
     select_tokens(l, emit_batch(l, l->batch), 0, false);
     zinf_stages_forward(l, sample);
     emit_stages(l);
     if (!sample)
-        sum_scalars(l, ZINF_SCALAR_LOSS, 1, "loss");
-    zinf_build_segment(l->b, first, 1);
-}
-
-/* INIT and LOAD: each unit's state is made on the host and goes straight to its tier. */
-static void lower_fill(zinf_lowering *l, zinf_opcode opcode)
-{
-    uint32_t first = l->b->plan->n_instrs;
-
-    for (uint32_t u = 0; u < l->b->plan->n_units && l->b->err->status == ZINF_OK; u++) {
-        const int32_t layer = l->b->plan->units[u].layer;
-        char text[128];
-        zinf_view home = optimizer_region(l, u), region = param_region(l, u);
-        zinf_view chunk = view_tier(l, home) == l->host ? home : like(l, l->host, home);
-        zinf_view param = view_tier(l, region) == l->host ? region : like(l, l->host, region);
-        zinf_view arrays[3];
-        split_chunk(l, u, chunk, arrays);
-        zinf_build_instr(l->b, opcode, ZINF_QUEUE_UPDATE, 0, layer, u,
-                         zinf_build_string(l->b, "%s", l->b->plan->units[u].name), NULL, arrays,
-                         3);
-        zinf_build_instr(l->b, ZINF_OP_CONVERT, ZINF_QUEUE_UPDATE, 0, layer, u,
-                         zinf_build_string(l->b, "%s param", l->b->plan->units[u].name), NULL,
-                         (zinf_view[]){arrays[0], param}, 2);
-        snprintf(text, sizeof text, "%s optimizer", l->b->plan->units[u].name);
-        if (chunk.buffer != home.buffer)
-            move(l, u, layer, text, chunk, view_tier(l, home), home);
-        snprintf(text, sizeof text, "%s param", l->b->plan->units[u].name);
-        if (param.buffer != region.buffer)
-            move(l, u, layer, text, param, view_tier(l, region), region);
-    }
-    zinf_build_segment(l->b, first, 1);
-}
-
-static void lower_save(zinf_lowering *l)
-{
-    uint32_t first = l->b->plan->n_instrs, next = 0;
-
-    for (uint32_t u = 0; u < l->b->plan->n_units && l->b->err->status == ZINF_OK; u++) {
-        char text[128];
-        zinf_view arrays[3];
-        for (; next < l->b->plan->n_units && next <= u + 1; next++) {
-            snprintf(text, sizeof text, "%s optimizer", l->b->plan->units[next].name);
-            l->update[next].chunk = move(l, next, l->b->plan->units[next].layer, text,
-                                         optimizer_region(l, next), l->host, zinf_absent);
-        }
-        split_chunk(l, u, l->update[u].chunk, arrays);
-        zinf_build_instr(l->b, ZINF_OP_EXPORT, ZINF_QUEUE_UPDATE, 0, l->b->plan->units[u].layer,
-                         u, zinf_build_string(l->b, "%s", l->b->plan->units[u].name), NULL,
-                         arrays, 3);
-    }
+        zinf_sum_scalars(l, ZINF_SCALAR_LOSS, 1, "loss");
     zinf_build_segment(l->b, first, 1);
 }
 
@@ -726,13 +638,23 @@ void zinf_lower(zinf_builder *b, const zinf_model *model, const zinf_cluster *cl
     zinf_lowering l = {.b = b, .model = model, .cluster = cluster, .d = d,
                        .act = model->precision, .seq = model->sequence,
                        .host = cluster->unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST};
+    const uint64_t n_micro = d->order == ZINF_VERTICAL ? d->accumulation : 1;
+    const uint64_t n_boundaries = n_micro * 2 * (model->layers + 1);
 
+    /* each group has more instructions than its boundaries of a micro-batch */
+    if (n_micro > 1 && n_boundaries / d->checkpoint_interval > ZINF_MOST_INSTRS) {
+        zinf_build_too_long(b);
+        return;
+    }
     l.acts = calloc(model->layers + 1, sizeof *l.acts);
-    l.checkpoints = calloc(model->layers + 1, sizeof *l.checkpoints);
+    l.boundaries = calloc(n_boundaries, sizeof *l.boundaries);
+    l.fetched_in = calloc(n_units + 1, sizeof *l.fetched_in);
+    l.sums = calloc(n_units + 1, sizeof *l.sums);
     l.unit_fetch = calloc(n_units + 1, sizeof *l.unit_fetch);
     l.update = calloc(n_units + 1, sizeof *l.update);
     l.begun = calloc(n_units + 1, sizeof *l.begun);
-    if (!l.acts || !l.checkpoints || !l.unit_fetch || !l.update || !l.begun)
+    if (!l.acts || !l.boundaries || !l.fetched_in || !l.sums || !l.unit_fetch || !l.update ||
+        !l.begun)
         zinf_fail(b->err, ZINF_MACHINE, "out of memory while lowering the plan");
     l.scalar_value = b->plan->n_values;
     zinf_build_value(b, zinf_build_string(b, "loss"));
@@ -748,15 +670,16 @@ void zinf_lower(zinf_builder *b, const zinf_model *model, const zinf_cluster *cl
     for (uint32_t p = 0; p < ZINF_N_PROGRAMS && b->err->status == ZINF_OK; p++) {
         ret_program_buffers[p] = b->n_buffers;
         b->plan->programs[p].first_segment = b->plan->n_segments;
+        zinf_forget_updates(&l);
         switch ((zinf_program_kind)p) {
         case ZINF_PROGRAM_INIT:
-            lower_fill(&l, ZINF_OP_INIT);
+            zinf_lower_fill(&l, ZINF_OP_INIT);
             break;
         case ZINF_PROGRAM_LOAD:
-            lower_fill(&l, ZINF_OP_IMPORT);
+            zinf_lower_fill(&l, ZINF_OP_IMPORT);
             break;
         case ZINF_PROGRAM_SAVE:
-            lower_save(&l);
+            zinf_lower_save(&l);
             break;
         case ZINF_PROGRAM_STEP:
             lower_step(&l);
@@ -767,7 +690,8 @@ void zinf_lower(zinf_builder *b, const zinf_model *model, const zinf_cluster *cl
         case ZINF_PROGRAM_SAMPLE:
             lower_forward(&l, true);
             break;
-        default: /* FLUSH: the update runs at the end of the step, nothing is left pending */
+        default: /* FLUSH */
+            zinf_lower_flush(&l);
             break;
         }
         b->plan->programs[p].n_segments =
@@ -775,10 +699,13 @@ void zinf_lower(zinf_builder *b, const zinf_model *model, const zinf_cluster *cl
     }
     ret_program_buffers[ZINF_N_PROGRAMS] = b->n_buffers;
     free(l.acts);
-    free(l.checkpoints);
+    free(l.boundaries);
+    free(l.fetched_in);
+    free(l.sums);
     free(l.unit_fetch);
     free(l.update);
     free(l.begun);
+    free(l.dues);
     free(l.fetches);
     free(l.stages);
 }

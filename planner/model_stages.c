@@ -62,20 +62,48 @@ static void block_backward(zinf_lowering *l, uint64_t layer)
     stage(l, ZINF_STAGE_LN1_BACKWARD, layer);
 }
 
+/* The input of a block, or its gradient, to where it is kept or back. */
+static void boundary_stage(zinf_lowering *l, zinf_stage_kind kind, uint64_t layer, bool gradient)
+{
+    if (kind == ZINF_STAGE_RESTORE)
+        zinf_need_boundary(l, (uint32_t)layer, gradient);
+    zinf_add_stage(l, (zinf_stage){.kind = kind, .layer = (uint32_t)layer,
+                                   .gradient = gradient});
+}
+
+static void embed(zinf_lowering *l)
+{
+    if (zinf_family_of(l->model)->learned_positions)
+        zinf_need_unit(l, zinf_unit_of_position(l->d));
+    vocab_stages(l, ZINF_STAGE_EMBED);
+}
+
+static void embed_backward(zinf_lowering *l)
+{
+    for (uint32_t t = 0; t < l->d->tiles[ZINF_LINEAR_VOCAB]; t++)
+        zinf_add_stage(l, (zinf_stage){.kind = ZINF_STAGE_EMBED_BACKWARD, .tile = t,
+                                       .linear = ZINF_LINEAR_VOCAB});
+    if (zinf_family_of(l->model)->learned_positions)
+        stage(l, ZINF_STAGE_POSITION_BACKWARD, 0);
+}
+
+static void final_norm_stage(zinf_lowering *l)
+{
+    zinf_need_unit(l, zinf_unit_of_final_norm(l->model, l->d));
+    stage(l, ZINF_STAGE_FINAL_NORM, 0);
+}
+
 static void forward(zinf_lowering *l, bool keep)
 {
     const uint64_t interval = l->d->checkpoint_interval;
 
-    if (zinf_family_of(l->model)->learned_positions)
-        zinf_need_unit(l, zinf_unit_of_position(l->d));
-    vocab_stages(l, ZINF_STAGE_EMBED);
+    embed(l);
     for (uint64_t layer = 0; layer < l->model->layers && l->b->err->status == ZINF_OK; layer++) {
         if (keep && interval && layer % interval == 0)
-            stage(l, ZINF_STAGE_KEEP, layer);
+            boundary_stage(l, ZINF_STAGE_KEEP, layer, false);
         block_forward(l, layer, true);
     }
-    zinf_need_unit(l, zinf_unit_of_final_norm(l->model, l->d));
-    stage(l, ZINF_STAGE_FINAL_NORM, 0);
+    final_norm_stage(l);
 }
 
 void zinf_stages_forward(zinf_lowering *l, bool sample)
@@ -86,12 +114,9 @@ void zinf_stages_forward(zinf_lowering *l, bool sample)
         stage(l, ZINF_STAGE_LOSS, 0);
 }
 
-void zinf_stages_train(zinf_lowering *l)
+/* From the last norm's output to the gradient of its input. */
+static void head(zinf_lowering *l)
 {
-    const uint64_t layers = l->model->layers;
-    const uint64_t interval = l->d->checkpoint_interval;
-
-    forward(l, true);
     if (l->d->tiles[ZINF_LINEAR_VOCAB] == 1) {
         zinf_need_unit(l, zinf_unit_of_head(l->model, l->d, 0));
         zinf_add_stage(l, (zinf_stage){.kind = ZINF_STAGE_CLASSIFIER_BACKWARD, .fused = true,
@@ -104,23 +129,86 @@ void zinf_stages_train(zinf_lowering *l)
     }
     zinf_need_unit(l, zinf_unit_of_final_norm(l->model, l->d));
     stage(l, ZINF_STAGE_FINAL_NORM_BACKWARD, 0);
+}
+
+/* The blocks from `first`, whose input was kept, to `last`, up to where backward can begin. */
+static void recompute(zinf_lowering *l, uint64_t first, uint64_t last)
+{
+    boundary_stage(l, ZINF_STAGE_RESTORE, first, false);
+    for (uint64_t layer = first; layer <= last; layer++)
+        block_forward(l, layer, layer < last);
+}
+
+void zinf_stages_train(zinf_lowering *l)
+{
+    const uint64_t layers = l->model->layers;
+    const uint64_t interval = l->d->checkpoint_interval;
+
+    forward(l, true);
+    head(l);
     for (uint64_t layer = layers; layer-- > 0 && l->b->err->status == ZINF_OK;) {
-        if (interval && (layer + 1 == layers || (layer + 1) % interval == 0)) {
-            uint64_t first = layer / interval * interval;
-            zinf_need_checkpoint(l, (uint32_t)(first / interval));
-            stage(l, ZINF_STAGE_RESTORE, first);
-            for (uint64_t again = first; again <= layer; again++)
-                block_forward(l, again, again < layer);
-        }
+        if (interval && (layer + 1 == layers || (layer + 1) % interval == 0))
+            recompute(l, layer / interval * interval, layer);
         if (!interval)
             zinf_need_unit(l, zinf_unit_of_small(l->model, l->d, layer));
         block_backward(l, layer);
     }
-    for (uint32_t t = 0; t < l->d->tiles[ZINF_LINEAR_VOCAB]; t++)
-        zinf_add_stage(l, (zinf_stage){.kind = ZINF_STAGE_EMBED_BACKWARD, .tile = t,
-                                       .linear = ZINF_LINEAR_VOCAB});
-    if (zinf_family_of(l->model)->learned_positions)
-        stage(l, ZINF_STAGE_POSITION_BACKWARD, 0);
+    embed_backward(l);
+}
+
+/* Each pass of all micro-batches through a group begins and ends at boundaries. */
+static void vertical_forward(zinf_lowering *l, uint64_t first, uint64_t end)
+{
+    if (first == 0) {
+        embed(l);
+        boundary_stage(l, ZINF_STAGE_KEEP, 0, false);
+    } else {
+        boundary_stage(l, ZINF_STAGE_RESTORE, first, false);
+    }
+    for (uint64_t layer = first; layer < end; layer++)
+        block_forward(l, layer, true);
+    boundary_stage(l, ZINF_STAGE_KEEP, end, false);
+}
+
+static void vertical_head(zinf_lowering *l)
+{
+    boundary_stage(l, ZINF_STAGE_RESTORE, l->model->layers, false);
+    final_norm_stage(l);
+    head(l);
+    boundary_stage(l, ZINF_STAGE_KEEP, l->model->layers, true);
+}
+
+static void vertical_backward(zinf_lowering *l, uint64_t first, uint64_t end)
+{
+    recompute(l, first, end - 1);
+    boundary_stage(l, ZINF_STAGE_RESTORE, end, true);
+    for (uint64_t layer = end; layer-- > first;)
+        block_backward(l, layer);
+    if (first)
+        boundary_stage(l, ZINF_STAGE_KEEP, first, true);
+    else
+        embed_backward(l);
+}
+
+void zinf_stages_vertical(zinf_lowering *l)
+{
+    const uint64_t layers = l->model->layers, interval = l->d->checkpoint_interval;
+    const uint64_t n_groups = (layers + interval - 1) / interval;
+    const uint32_t n_micro = l->d->accumulation;
+
+    for (uint64_t pass = 0; pass < 2 * n_groups + 1; pass++) {
+        const bool back = pass > n_groups;
+        const uint64_t first = (back ? 2 * n_groups - pass : pass) * interval;
+        const uint64_t end = first + interval < layers ? first + interval : layers;
+        l->phase++;
+        for (l->micro = 0; l->micro < n_micro && l->b->err->status == ZINF_OK; l->micro++)
+            if (back)
+                vertical_backward(l, first, end);
+            else if (pass < n_groups)
+                vertical_forward(l, first, end);
+            else
+                vertical_head(l);
+    }
 }
 
 /* ---- instructions ---- */
@@ -427,7 +515,7 @@ static void emit_loss(zinf_lowering *l, bool training)
     const uint64_t attr[4] = {training ? l->model->global_batch * l->seq
                                        : l->n_tokens * l->d->ranks};
 
-    EMIT(l, ZINF_OP_LOSS, l->later_micro_batch ? ZINF_FLAG_ACCUMULATE : 0, -1, ZINF_NONE, attr,
+    EMIT(l, ZINF_OP_LOSS, l->micro ? ZINF_FLAG_ACCUMULATE : 0, -1, ZINF_NONE, attr,
          "loss", l->classifier_stats, zinf_scalars(l, ZINF_SCALAR_LOSS, 1));
     if (training)
         zinf_loss_was_added(l);
@@ -584,17 +672,16 @@ static void emit_logits(zinf_lowering *l, const zinf_stage *s)
 
 void zinf_emit_stage(zinf_lowering *l, const zinf_stage *s)
 {
-    const uint64_t interval = l->d->checkpoint_interval;
-
     switch (s->kind) {
     case ZINF_STAGE_EMBED:
         emit_embed(l, s);
         break;
     case ZINF_STAGE_KEEP:
-        zinf_store_checkpoint(l, (uint32_t)(s->layer / interval), l->acts[s->layer].x);
+        zinf_keep_boundary(l, s->layer, s->gradient, s->gradient ? l->dx : l->acts[s->layer].x);
         break;
     case ZINF_STAGE_RESTORE:
-        l->acts[s->layer].x = l->checkpoints[s->layer / interval];
+        *(s->gradient ? &l->dx : &l->acts[s->layer].x) = zinf_boundary_view(l, s->layer,
+                                                                            s->gradient);
         break;
     case ZINF_STAGE_LN1:
     case ZINF_STAGE_LN2:

@@ -51,6 +51,9 @@ static void print_decisions(FILE *out, const zinf_plan *plan)
     fprintf(out, "\nbatch        %" PRIu64 " sequences of %" PRIu64 " tokens = micro-batch %u x "
                  "%u accumulated%s\n",
             plan->job.global_batch, plan->job.sequence, d->micro_batch, d->accumulation, ranks);
+    if (d->order == ZINF_VERTICAL && d->accumulation > 1)
+        fprintf(out, "order        vertical: all micro-batches of %u block%s before the next\n",
+                d->checkpoint_interval, d->checkpoint_interval > 1 ? "s" : "");
     if (d->ranks > 1)
         fprintf(out, "ranks        %" PRIu32 " (mpirun -n %" PRIu32 " zinf-run PLAN ..): %" PRIu32
                      " collectives a step, in which each sends %s%s\n", d->ranks, d->ranks,
@@ -75,6 +78,8 @@ static void print_decisions(FILE *out, const zinf_plan *plan)
         fprintf(out, "collectives  synchronous: compute waits for each\n");
     if (d->optimizer_time == ZINF_IN_BACKWARD)
         fprintf(out, "optimizer    in backward, each unit when its gradient is complete\n");
+    if (d->optimizer_time == ZINF_IN_FORWARD)
+        fprintf(out, "optimizer    in the next forward, each unit before it is used\n");
 }
 
 static void print_memory(FILE *out, const zinf_plan *plan, bool itemised)

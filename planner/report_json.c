@@ -49,6 +49,9 @@ static json *add_object(json *o, const char *key)
 
 static json *decisions(const zinf_decisions *d)
 {
+    static const char *const times[] = {[ZINF_AFTER_BACKWARD] = "after backward",
+                                        [ZINF_IN_BACKWARD] = "in backward",
+                                        [ZINF_IN_FORWARD] = "in forward"};
     json *o = json_object_new_object();
     json *tier = add_object(o, "tier");
 
@@ -56,7 +59,7 @@ static json *decisions(const zinf_decisions *d)
         add_text(tier, zinf_class_name(c), zinf_tier_name(d->tier[c]));
     add_u64(o, "micro_batch", d->micro_batch);
     add_u64(o, "accumulation", d->accumulation);
-    add_text(o, "order", "horizontal");
+    add_text(o, "order", d->order == ZINF_VERTICAL ? "vertical" : "horizontal");
     json *tiles = add_object(o, "tiles");
     for (unsigned l = 0; l < ZINF_N_LINEARS; l++)
         add_u64(tiles, zinf_linear_name(l), d->tiles[l]);
@@ -70,8 +73,7 @@ static json *decisions(const zinf_decisions *d)
     add_u64(prefetch, "gather", d->prefetch_gather);
     add_text(o, "partitioning", d->partitioning == ZINF_OWNER ? "owner" : "bandwidth-centric");
     add_text(o, "collectives", d->collectives == ZINF_SYNCHRONOUS ? "synchronous" : "overlapped");
-    add_text(o, "optimizer_time",
-             d->optimizer_time == ZINF_IN_BACKWARD ? "in backward" : "after backward");
+    add_text(o, "optimizer_time", times[d->optimizer_time]);
     add_u64(o, "ranks", d->ranks);
     add_u64(o, "io_block_bytes", d->io_block_bytes);
     add_u64(o, "io_depth", d->io_depth);

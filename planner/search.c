@@ -31,7 +31,8 @@ static const uint64_t WORK = 1500000, WORK_SUGGESTION = 300000;
 static const double GAIN = 1e-3;
 /* A candidate that does not fit is nearer to fitting if it misses less by this much. */
 static const double NEARER = 0.01;
-/* Instructions of a plan that is compiled whole only to say how much is missing. */
+/* Instructions of a plan that is compiled whole only to say how much is missing; and of the
+ * largest that is written out in vertical order unasked. */
 static const uint64_t WHOLE = 300000;
 
 typedef struct candidate {
@@ -58,7 +59,7 @@ typedef struct pool {
     const zinf_cluster *cluster;
     const zinf_settings *settings;
     bool only_fit; /* a suggestion is tried: the first that fits will do */
-    choices tiers[ZINF_N_CLASSES], batches, intervals, partitionings;
+    choices tiers[ZINF_N_CLASSES], batches, intervals, orders, partitionings;
 
     /* the best seen so far, in order */
     candidate fast[N_BANDS][N_FAST], safe[N_BANDS][N_SAFE], small[N_SMALL];
@@ -196,6 +197,28 @@ static choices micro_batches(const pool *p)
     return c;
 }
 
+/* Whether the order can be had. Unasked, vertical is taken only where every sum has the order that
+ * it has in horizontal order, so that no choice of the search's between tiers changes bits: a tied
+ * embedding's gradient is that of the head for all micro-batches, then that of the embedding; sums
+ * over ranks come after those over micro-batches. And where it is another order and short enough
+ * to be written out: some 12 instructions for each tile and pass of a block. */
+static bool order_fits(const pool *p, const zinf_decisions *d)
+{
+    uint64_t tiles = d->tiles[ZINF_LINEAR_VOCAB] / p->model->layers;
+
+    if (d->partitioning == ZINF_OWNER &&
+        (d->order == ZINF_VERTICAL || d->optimizer_time == ZINF_IN_FORWARD))
+        return false; /* not supported together */
+    if (d->order == ZINF_HORIZONTAL)
+        return true;
+    for (int l = 0; l < ZINF_LINEAR_VOCAB; l++)
+        tiles += d->tiles[l];
+    return d->checkpoint_interval &&
+           (p->settings->order != ZINF_FREE ||
+            (!p->model->tied_embeddings && d->ranks == 1 && d->accumulation > 1 &&
+             12 * tiles * p->model->layers * d->accumulation < WHOLE));
+}
+
 static void enumerate_tiles(pool *p, zinf_decisions *d)
 {
     static const uint32_t tile_counts[] = {1, 2, 4, 8, 16, 32};
@@ -219,9 +242,11 @@ static void enumerate_tiles(pool *p, zinf_decisions *d)
                 d->prefetch_upload = s->prefetch_upload != ZINF_FREE
                                          ? (uint32_t)s->prefetch_upload
                                          : d->prefetch_read < 2 ? d->prefetch_read : 2;
-                for (uint32_t k = 0; k < p->partitionings.n; k++) {
-                    d->partitioning = p->partitionings.values[k];
-                    consider(p, d);
+                for (uint32_t o = 0; o < p->orders.n * p->partitionings.n; o++) {
+                    d->order = p->orders.values[o / p->partitionings.n];
+                    d->partitioning = p->partitionings.values[o % p->partitionings.n];
+                    if (order_fits(p, d))
+                        consider(p, d);
                 }
             }
     }
@@ -229,7 +254,7 @@ static void enumerate_tiles(pool *p, zinf_decisions *d)
 
 static void enumerate(pool *p)
 {
-    static const uint32_t intervals[] = {0, 1, 2, 4};
+    static const uint32_t intervals[] = {0, 1, 2, 4}, orders[] = {ZINF_HORIZONTAL, ZINF_VERTICAL};
     static const uint32_t partitionings[] = {ZINF_BANDWIDTH_CENTRIC, ZINF_OWNER};
     const zinf_settings *s = p->settings;
     const bool cpu = !strcmp(p->cluster->device.kind, "cpu");
@@ -237,7 +262,8 @@ static void enumerate(pool *p)
         .ranks = zinf_n_ranks(p->cluster),
         .prefetch_gather = s->prefetch_gather != ZINF_FREE ? (uint32_t)s->prefetch_gather : 1,
         .collectives = s->collectives != ZINF_FREE ? (uint32_t)s->collectives : ZINF_OVERLAPPED,
-        /* a guarantee less: never chosen, only asked for (plan.h) */
+        /* other times are only asked for: in backward is a guarantee less (plan.h), in forward
+         * needs memory, so that with a byte less than planned there would be another plan */
         .optimizer_time = s->optimizer_time != ZINF_FREE ? (uint32_t)s->optimizer_time
                                                          : ZINF_AFTER_BACKWARD,
         .io_block_bytes = s->io_block_bytes != ZINF_FREE ? (uint64_t)s->io_block_bytes
@@ -254,6 +280,7 @@ static void enumerate(pool *p)
     /* who pins the checkpoints away from the device wants some */
     const bool some = s->tier[ZINF_CLASS_CHECKPOINT] > ZINF_TIER_DEVICE;
     p->intervals = choose(s->checkpoint_interval, intervals + some, 4 - some, p->model->layers);
+    p->orders = choose(s->order, orders, 2, ZINF_VERTICAL);
     if (!cpu && d.n_threads > 16)
         d.n_threads = 16; /* host threads of the update queue */
     const choices *t = p->tiers;
@@ -285,7 +312,7 @@ static bool same(const zinf_decisions *a, const zinf_decisions *b)
 {
     return !memcmp(a->tier, b->tier, sizeof a->tier) &&
            !memcmp(a->tiles, b->tiles, sizeof a->tiles) && a->micro_batch == b->micro_batch &&
-           a->checkpoint_interval == b->checkpoint_interval &&
+           a->checkpoint_interval == b->checkpoint_interval && a->order == b->order &&
            a->partitioning == b->partitioning && a->prefetch_read == b->prefetch_read &&
            a->prefetch_upload == b->prefetch_upload;
 }
@@ -294,8 +321,9 @@ static bool same(const zinf_decisions *a, const zinf_decisions *b)
 static bool no_smaller(const zinf_decisions *a, const zinf_decisions *b)
 {
     if (memcmp(a->tier, b->tier, sizeof a->tier) ||
-        a->checkpoint_interval != b->checkpoint_interval ||
-        a->partitioning != b->partitioning || a->micro_batch < b->micro_batch ||
+        a->checkpoint_interval != b->checkpoint_interval || a->micro_batch < b->micro_batch ||
+        a->partitioning != b->partitioning || a->order != b->order ||
+        (a->order == ZINF_VERTICAL && a->micro_batch != b->micro_batch) ||
         a->prefetch_read < b->prefetch_read || a->prefetch_upload < b->prefetch_upload)
         return false;
     for (int l = 0; l < ZINF_N_LINEARS; l++)
@@ -392,10 +420,10 @@ static bool step_double(int64_t pin, uint32_t *value, bool up, uint64_t most)
     return *value != before;
 }
 
-enum { N_TIER_MOVES = ZINF_N_CLASSES * ZINF_TIER_SCALAR, N_MOVES = N_TIER_MOVES + 14 };
+enum { N_TIER_MOVES = ZINF_N_CLASSES * ZINF_TIER_SCALAR, N_MOVES = N_TIER_MOVES + 16 };
 
 /* Applies move k to d; false if it is none. */
-static bool move(const pool *p, uint32_t k, zinf_decisions *d)
+static bool move_to(const pool *p, uint32_t k, zinf_decisions *d)
 {
     const zinf_settings *s = p->settings;
     const bool up = k % 2;
@@ -433,9 +461,16 @@ static bool move(const pool *p, uint32_t k, zinf_decisions *d)
         return step_double(s->prefetch_read, &d->prefetch_read, up, MOST_READ);
     case 5:
         return step_double(s->prefetch_upload, &d->prefetch_upload, up, MOST_UPLOAD);
+    case 6:
+        return step_choice(&p->orders, &d->order, up);
     default:
         return step_choice(&p->partitionings, &d->partitioning, up);
     }
+}
+
+static bool move(const pool *p, uint32_t k, zinf_decisions *d)
+{
+    return move_to(p, k, d) && order_fits(p, d);
 }
 
 static bool climb(pool *p, const probed *at)

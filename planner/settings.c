@@ -22,10 +22,12 @@ typedef struct setting {
     const char *help;
 } setting;
 
-/* WORD: min .. max are places here, what is there the values 0 and 1. */
-static const char *const words[] = {
-    "after", "backward", "bandwidth", "owner", "overlapped", "synchronous"};
-static_assert(ZINF_IN_BACKWARD == 1 && ZINF_OWNER == 1 && ZINF_SYNCHRONOUS == 1, "their order");
+/* WORD: min says which of these; the n-th word stands for n. */
+static const char *const words_of_all[][4] = {
+    {"horizontal", "vertical"}, {"bandwidth", "owner"}, {"overlapped", "synchronous"},
+    {"after", "backward", "forward"}};
+static_assert(ZINF_VERTICAL == 1 && ZINF_OWNER == 1 && ZINF_SYNCHRONOUS == 1 &&
+              ZINF_IN_BACKWARD == 1 && ZINF_IN_FORWARD == 2, "their order");
 
 #define AT(field) offsetof(zinf_settings, field)
 static const setting table[] = {
@@ -51,12 +53,15 @@ static const setting table[] = {
     {"prefetch.upload", NUMBER, AT(prefetch_upload), 0, 64, "operators that uploads run ahead"},
     {"prefetch.gather", NUMBER, AT(prefetch_gather), 0, 64,
      "operators that allgathers run ahead; 0: compute waits for each"},
-    {"partitioning", WORD, AT(partitioning), 2, 3,
+    {"order", WORD, AT(order), 0, 0,
+     "all layers of a micro-batch first, or all micro-batches of a layer"},
+    {"partitioning", WORD, AT(partitioning), 1, 0,
      "whether each rank has a shard of every unit, or all of some"},
-    {"collectives", WORD, AT(collectives), 4, 5,
+    {"collectives", WORD, AT(collectives), 2, 0,
      "whether compute goes on beside them; waiting for each is never chosen unasked"},
-    {"optimizer_time", WORD, AT(optimizer_time), 0, 1,
-     "when units are updated; in backward needs clip 0 and is never chosen unasked"},
+    {"optimizer_time", WORD, AT(optimizer_time), 3, 0,
+     "when units are updated: after backward; in it (needs clip 0) or in the next forward are "
+     "never chosen unasked"},
     {"io.block", NUMBER, AT(io_block_bytes), 4096, 1 << 30,
      "bytes of one storage request, a multiple of 4096"},
     {"io.depth", NUMBER, AT(io_depth), 1, 1024, "storage requests in flight"},
@@ -97,6 +102,21 @@ static bool parse_number(const char *text, int64_t *ret)
     return true;
 }
 
+/* Of a setting that is one of a few; NULL: it is not. */
+static const char *const *words_of(const setting *s)
+{
+    return s->type == WORD ? words_of_all[s->min] : NULL;
+}
+
+static void print_words(const setting *s, const char *between, char ret_text[80])
+{
+    const char *const *words = words_of(s);
+    int at = 0;
+
+    for (int i = 0; words[i]; i++)
+        at += snprintf(ret_text + at, 80 - (size_t)at, "%s%s", i ? between : "", words[i]);
+}
+
 zinf_status zinf_settings_set(zinf_settings *settings, const char *assignment, zinf_error *err)
 {
     const char *equals = strchr(assignment, '=');
@@ -120,6 +140,7 @@ zinf_status zinf_settings_set(zinf_settings *settings, const char *assignment, z
     }
     const char *text = equals + 1;
     int64_t value = ZINF_FREE;
+    char words[80];
     if (s->type == TIER) {
         for (unsigned t = 0; t < ZINF_TIER_SCALAR; t++)
             if (!strcmp(text, zinf_tier_name(t)))
@@ -128,13 +149,14 @@ zinf_status zinf_settings_set(zinf_settings *settings, const char *assignment, z
             return zinf_fail(err, ZINF_BAD_INPUT,
                              "--set %s: \"%.40s\" is no tier; allowed: device, host, nvme", key,
                              text);
-    } else if (s->type == WORD) {
-        for (int64_t i = s->min; i <= s->max; i++)
-            if (!strcmp(text, words[i]))
-                value = i - s->min;
+    } else if (words_of(s)) {
+        for (int i = 0; words_of(s)[i]; i++)
+            if (!strcmp(text, words_of(s)[i]))
+                value = i;
+        print_words(s, ", ", words);
         if (value == ZINF_FREE)
-            return zinf_fail(err, ZINF_BAD_INPUT, "--set %s: \"%.40s\" is none of its values; "
-                             "allowed: %s, %s", key, text, words[s->min], words[s->max]);
+            return zinf_fail(err, ZINF_BAD_INPUT,
+                             "--set %s: \"%.40s\" is not allowed; allowed: %s", key, text, words);
     } else if (s->type == INTERVAL && !strcmp(text, "none")) {
         value = 0;
     } else if (!parse_number(text, &value) || value < s->min || value > s->max) {
@@ -176,6 +198,11 @@ zinf_status zinf_settings_check(const zinf_settings *settings, const zinf_model 
                          "--set checkpoint_interval=%" PRId64 ": the model has %" PRIu64
                          " layers; allowed: 1 to %" PRIu64 ", or none",
                          settings->checkpoint_interval, model->layers, model->layers);
+    if (settings->order == ZINF_VERTICAL && settings->checkpoint_interval == 0)
+        return zinf_fail(err, ZINF_BAD_INPUT,
+                         "--set order=vertical: what is kept of a micro-batch between two groups "
+                         "of blocks is a checkpoint, and checkpoint_interval=none has none; set an "
+                         "interval of 1 to %" PRIu64, model->layers);
     if (settings->io_block_bytes != ZINF_FREE && settings->io_block_bytes % ZINF_PAGE)
         return zinf_fail(err, ZINF_BAD_INPUT,
                          "--set io.block=%" PRId64 ": direct I/O needs a multiple of %d bytes",
@@ -190,6 +217,12 @@ zinf_status zinf_settings_check(const zinf_settings *settings, const zinf_model 
             return zinf_fail(err, ZINF_BAD_INPUT, "--set %s: cluster \"%s\" has one device, so "
                              "that there is nothing to send; leave it out, or plan for several",
                              alone[i].key, cluster->name);
+    if (settings->partitioning == ZINF_OWNER && (settings->order == ZINF_VERTICAL ||
+                                                 settings->optimizer_time == ZINF_IN_FORWARD))
+        return zinf_fail(err, ZINF_BAD_INPUT, "--set partitioning=owner: together with %s it is "
+                         "not supported; leave out one of them",
+                         settings->order == ZINF_VERTICAL ? "order=vertical"
+                                                          : "optimizer_time=forward");
     if (settings->optimizer_time == ZINF_IN_BACKWARD && model->clip > 0)
         return zinf_fail(err, ZINF_BAD_INPUT,
                          "--set optimizer_time=backward: with training.clip %g no unit may be "
@@ -202,11 +235,13 @@ void zinf_settings_print_keys(FILE *out)
 {
     for (int i = 0; i < N_SETTINGS; i++) {
         const setting *s = &table[i];
+        char words[80];
+        if (words_of(s))
+            print_words(s, " | ", words);
         if (s->type == TIER)
             fprintf(out, "  %-20s device | host | nvme      %s\n", s->key, s->help);
-        else if (s->type == WORD)
-            fprintf(out, "  %-20s %s | %-*s %s\n", s->key, words[s->min],
-                    (int)(22 - strlen(words[s->min])), words[s->max], s->help);
+        else if (words_of(s))
+            fprintf(out, "  %-20s %-25s %s\n", s->key, words, s->help);
         else
             fprintf(out, "  %-20s %" PRId64 " .. %-8" PRId64 "%-12s %s\n", s->key, s->min, s->max,
                     s->type == INTERVAL ? " | none" : "", s->help);

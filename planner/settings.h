@@ -12,7 +12,7 @@ typedef struct zinf_settings {
     int64_t tier[ZINF_N_CLASSES], tiles[ZINF_N_LINEARS];
     int64_t micro_batch, checkpoint_interval, prefetch_read, prefetch_upload,
         prefetch_gather;
-    int64_t optimizer_time, partitioning, collectives; /* zinf_optimizer_time, .. */
+    int64_t order, optimizer_time, partitioning, collectives; /* zinf_order, .. */
     int64_t io_block_bytes, io_depth, n_threads;
 } zinf_settings;
 

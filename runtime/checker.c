@@ -63,7 +63,6 @@ static bool right(zinf_checker *c, uint32_t slot, const cell *x, bool first, boo
     const unsigned opcode = c->instr->opcode;
     const bool scalar = o->tier == ZINF_TIER_SCALAR, grad = is_grad(role_of(c, o));
     const bool fills = c->kind == ZINF_PROGRAM_INIT || c->kind == ZINF_PROGRAM_LOAD;
-    const bool back = opcode == ZINF_OP_EMBEDDING_BACKWARD || opcode == ZINF_OP_CLASSIFIER_BACKWARD;
     const char *rule = grad ? "C7" : "C4";
     content *v = &c->contents[o->value];
 
@@ -71,8 +70,12 @@ static bool right(zinf_checker *c, uint32_t slot, const cell *x, bool first, boo
         return true; /* it takes over what there is, padding too */
     if (x->value != o->value)
         return refuse(c, rule, x->writer, o, "reads bytes that hold something else, or nothing");
-    if (x->writer == 0 && (grad || fills))
+    const bool updates = c->late && opcode == ZINF_OP_ADAM;
+    if ((x->writer == 0 && fills) ||
+        (grad && x->age == 0 && !updates && !(c->late && copies(opcode))))
         return refuse(c, rule, 0, o, "reads what this program has not begun");
+    if (updates && ((grad && x->age) || (scalar && x->writer)))
+        return refuse(c, "C7", x->writer, o, "is no longer what the step before left");
     v->on_entry |= x->writer == 0;
     if (!grad && !scalar && x->age != v->age)
         return refuse(c, rule, x->writer, o, "reads an old copy, it was produced anew since");
@@ -81,16 +84,15 @@ static bool right(zinf_checker *c, uint32_t slot, const cell *x, bool first, boo
     if (x->dtype != o->dtype || x->origin != c->seen[slot].origin)
         return refuse(c, rule, x->writer, o, "reads another element type, or pieces of the value "
                       "that lie at other distances, than was written");
-    if (memcmp(x->sums, c->seen[slot].sums, sizeof x->sums) ||
-        (grad && x->age != c->seen[slot].age))
-        return refuse(c, "C7", x->writer, o, "parts of it were added to more often, or later");
+    if (memcmp(x->sums, c->seen[slot].sums, sizeof x->sums) || x->micro != c->seen[slot].micro)
+        return refuse(c, rule, x->writer, o, "parts of it are of other micro-batches");
     if (x->rows != x->of && !writes)
         return refuse(c, rule, x->writer, o, "reads what not every tile is in yet");
     if (!writes && scalar && x->part != (c->sharded && opcode == ZINF_OP_ALLREDUCE) && x->writer &&
         opcode != ZINF_OP_ADAM)
         return refuse(c, "C7", x->writer, o, "is not summed over ranks, or is already");
-    if (first && v->batch && here(c, o) - x->origin != (c->losses - back + c->unvisited) * o->bytes)
-        return refuse(c, rule, 0, o, "is not the tokens of this micro-batch");
+    if (first && v->batch && (here(c, o) - x->origin) % o->bytes)
+        return refuse(c, rule, 0, o, "is not the tokens of a micro-batch");
     if (first && v->role == NOTHING && !v->batch && !scalar && here(c, o) != x->origin &&
         !(*c->links && strchr("CR", c->links[slot])))
         return refuse(c, rule, 0, o, "is not at its place in the matrix");
@@ -149,8 +151,9 @@ static bool claim(zinf_checker *c, const zinf_operand *o, uint64_t lo, uint64_t 
         const cell *x = cell_of(c, o->tier, i);
         if (!zinf_checker_ordered(c, o, x, true))
             return false;
-        if (made->of && c->row && (x->value != o->value || x->rows != c->row || x->age != c->age ||
-                                   x->made_of != made->made_of || x->back != made->back))
+        if (made->of && c->row &&
+            (x->value != o->value || x->rows != c->row || x->age != c->age ||
+             x->micro != made->micro || x->made_of != made->made_of || x->back != made->back))
             return refuse(c, "C4", x->writer, o, "does not continue the tile before it");
     }
     i = zinf_intervals_merge(map, lo, hi);
@@ -170,7 +173,8 @@ static bool write_operand(zinf_checker *c, uint32_t slot, bool adds)
     const cell *old = &c->seen[slot], *from = &c->seen[0];
     uint64_t lo = here(c, o), hi = lo + o->bytes;
     cell made = {.value = o->value, .writer = c->now, .age = c->age, .dtype = o->dtype,
-                 .made_of = c->made_of, .back = c->back};
+                 .made_of = c->made_of, .back = c->back,
+                 .micro = role == NOTHING ? c->micro : NO_MICRO};
 
     if (link == 'S' && adds != (c->row > 0))
         return refuse(c, "C4", 0, o, "must be begun by the first tile, and added to by the others");
@@ -203,9 +207,11 @@ static bool write_operand(zinf_checker *c, uint32_t slot, bool adds)
         (opcode >= ZINF_OP_REDUCE_SCATTER && opcode <= ZINF_OP_ALLREDUCE))
         memcpy(made.sums, from->sums, sizeof made.sums);
     else if ((role == GRAD && opcode != ZINF_OP_ZERO) || opcode == ZINF_OP_LOSS)
-        made.sums[opcode == ZINF_OP_EMBEDDING_BACKWARD]++;
-    for (int i = 0; i < 2; i++)
-        made.sums[i] += adds ? old->sums[i] : 0;
+        made.sums[opcode == ZINF_OP_EMBEDDING_BACKWARD] = (sum){c->micro, 1};
+    for (int i = 0; i < 2 && adds; i++)
+        if (!zinf_checker_add(&old->sums[i], &made.sums[i], &made.sums[i]))
+            return refuse(c, "C7", old->writer, o, "contributions are not of one micro-batch after "
+                          "the other");
     if (opcode == ZINF_OP_ALLGATHER || opcode == ZINF_OP_BROADCAST) {
         made.age = from->age; /* no newer than the shard */
     } else if (o->value != ZINF_NONE) {
@@ -308,19 +314,26 @@ static bool run(zinf_checker *c, const zinf_segment *s, uint32_t first_visit)
 /* Regions as every program finds them. */
 static bool enter(zinf_checker *c)
 {
-    const cell nothing = {.value = ZINF_NONE, .made_of = OF_NOTHING};
+    const cell nothing = {.value = ZINF_NONE, .made_of = OF_NOTHING, .micro = NO_MICRO};
 
     for (int t = 0; t < ZINF_N_TIERS; t++)
         if (!zinf_intervals_init(&c->maps[t], sizeof nothing, &nothing))
             return no_memory(c);
     for (uint32_t v = 0; v < c->plan->n_values; v++)
         c->contents[v].age = 0;
+    if (c->late) {
+        const zinf_operand o = {.tier = ZINF_TIER_SCALAR, .value = c->scalars};
+        const cell found = {.value = c->scalars, .dtype = ZINF_F64, .micro = NO_MICRO,
+                            .made_of = c->plan->n_units};
+        if (!claim(c, &o, 8 * ZINF_SCALAR_NORM, 8 * ZINF_SCALAR_PARTIALS, &found))
+            return false;
+    }
     for (uint32_t u = 0; u < c->plan->n_units; u++) {
         for (state role = PARAM; role <= OPTIMIZER; role++) {
             const zinf_operand o = region(c, u, role);
             const zinf_unit *unit = &c->plan->units[u];
             const cell found = {.value = o.value, .origin = o.offset, .dtype = o.dtype,
-                                .made_of = OF_NOTHING};
+                                .made_of = OF_NOTHING, .micro = NO_MICRO};
             const uint32_t values[2] = {o.value, role == PARAM  ? unit->whole_param
                                                  : role == GRAD ? unit->whole_grad : o.value};
             if (o.bytes == 0)
@@ -359,6 +372,9 @@ static bool holds(zinf_checker *c, uint32_t unit, state role, uint64_t at, uint6
             return refuse(c, "C8", 0, &o, "at the end a unit's region does not hold its state, or "
                           "not the one produced last");
         }
+        if (role == GRAD && c->kind == ZINF_PROGRAM_STEP &&
+            !zinf_checker_complete(c, unit, x->sums))
+            return false;
     }
     return !map->failed || no_memory(c);
 }
@@ -369,17 +385,24 @@ static bool leave(zinf_checker *c, bool empty)
     const bool trains = c->kind == ZINF_PROGRAM_STEP, samples = c->kind == ZINF_PROGRAM_SAMPLE;
     const bool uses = samples || c->kind == ZINF_PROGRAM_EVAL;
 
+    const bool flushes = c->kind == ZINF_PROGRAM_FLUSH;
+    const bool moves = flushes ? c->late : !uses;
+
     c->index = ZINF_NONE;
     for (uint32_t u = 0; u < plan->n_units; u++) {
         const zinf_operand o = region(c, u, OPTIMIZER);
         const uint64_t n = plan->units[u].shard_elems, stride = plan->units[u].array_stride;
-        if (!empty && c->kind != ZINF_PROGRAM_FLUSH && c->tallies[u].updates != !uses)
+        if ((!empty || (flushes && c->late)) && c->tallies[u].updates != moves)
             return refuse(c, "C7", 0, &o, "a unit is not updated or moved exactly once");
         if (!holds(c, u, PARAM, 0, n * zinf_dtype_bytes(plan->job.precision)) ||
             !holds(c, u, OPTIMIZER, 0, 4 * n) || !holds(c, u, OPTIMIZER, stride, 4 * n) ||
-            !holds(c, u, OPTIMIZER, 2 * stride, 4 * n))
+            !holds(c, u, OPTIMIZER, 2 * stride, 4 * n) || (c->late && !holds(c, u, GRAD, 0, 4 * n)))
             return false;
     }
+    if (c->late && !zinf_checker_pends(c, trains || uses || c->kind == ZINF_PROGRAM_SAVE
+                                              ? plan->n_units : 0))
+        return refuse(c, "C8", 0, NULL, "at the end the scalars of an update are not those of the "
+                      "norm of all units, or after a flush and at the start not zero");
     if (!empty && (trains || uses) &&
         (c->batches != 1 || (samples ? c->logits != plan->model.vocab : uses && c->losses != 1) ||
          (trains && c->n_losses != plan->decisions.accumulation) ||
@@ -452,10 +475,15 @@ zinf_status zinf_plan_check(const zinf_plan *plan, zinf_error *err)
     static const zinf_program_kind order[ZINF_N_PROGRAMS] = {
         ZINF_PROGRAM_STEP, ZINF_PROGRAM_FLUSH, ZINF_PROGRAM_EVAL, ZINF_PROGRAM_SAMPLE,
         ZINF_PROGRAM_SAVE, ZINF_PROGRAM_INIT, ZINF_PROGRAM_LOAD};
-    zinf_checker c = {.plan = plan, .err = err, .sharded = plan->decisions.ranks > 1};
+    zinf_checker c = {.plan = plan, .err = err, .sharded = plan->decisions.ranks > 1,
+                      .late = plan->decisions.optimizer_time == ZINF_IN_FORWARD,
+                      .scalars = ZINF_NONE};
 
     if (zinf_plan_validate(plan, err))
         return err->status;
+    for (uint32_t i = 0; i < plan->n_instrs; i++)
+        if (plan->instrs[i].opcode == ZINF_OP_CLIP)
+            c.scalars = plan->operands[plan->instrs[i].operand0 + 1].value;
     const struct {
         void *array;
         size_t n, size;

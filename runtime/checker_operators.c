@@ -31,8 +31,9 @@ static const zinf_part *part_at(const zinf_checker *c, const zinf_unit *u, uint6
     return row < part->n_rows ? part : NULL;
 }
 
-/* Which whole rows of which stack of tensors the operand in a slot is: false if of none; true and
- * stack ZINF_NONE if it is a gradient of which it is not known where its unit begins. */
+/* Which whole rows of which stack of tensors the operand in a slot is, parameters if it is read and
+ * their gradient if it is written: false if of none; true and stack ZINF_NONE if it is a gradient,
+ * of which it is not known where its unit begins. */
 static bool place(zinf_checker *c, uint32_t slot, uint32_t *ret_stack, uint64_t *ret_row,
                   uint64_t *ret_rows)
 {
@@ -41,7 +42,7 @@ static bool place(zinf_checker *c, uint32_t slot, uint32_t *ret_stack, uint64_t 
     const uint64_t element = zinf_dtype_bytes(o->dtype), lo = here(c, o), n = o->rows * o->cols;
 
     *ret_stack = ZINF_NONE;
-    if (role != PARAM && role != GRAD)
+    if (role != (zinf_operand_access(c->instr, slot).writes ? GRAD : PARAM))
         return false;
     const uint64_t origin = role == GRAD ? grad_origin(c, o) : c->seen[slot].origin;
     if (origin == NO_ORIGIN)
@@ -181,17 +182,25 @@ static bool is_state(zinf_checker *c, uint32_t slot)
     return true;
 }
 
-static bool complete(zinf_checker *c, uint32_t unit, const uint32_t sums[2])
+bool zinf_checker_add(const sum *first, const sum *second, sum *ret_sum)
+{
+    const bool continues = !first->n || !second->n || second->first == first->first + first->n;
+
+    *ret_sum = first->n ? (sum){first->first, first->n + second->n} : *second;
+    return continues;
+}
+
+bool zinf_checker_complete(zinf_checker *c, uint32_t unit, const sum sums[2])
 {
     const zinf_operand grad = region(c, unit, GRAD);
     char wrong[200];
 
     for (int i = 0; i < 2; i++) {
         const uint32_t due = c->tallies[unit].uses >> i & 1 ? c->losses : 0;
-        snprintf(wrong, sizeof wrong, "has %" PRIu32 " contributions of the %s where %" PRIu32
-                 " are due (loops visited %d times at most)", sums[i],
+        snprintf(wrong, sizeof wrong, "has %" PRIu32 " contributions to its unit of the %s where %"
+                 PRIu32 " are due (loops visited %d times at most)", sums[i].n,
                  i ? "embedding" : "operators", due, ZINF_UNROLL);
-        if (sums[i] != due)
+        if (sums[i].n != due || sums[i].first)
             return refuse(c, "C7", 0, &grad, wrong);
     }
     return true;
@@ -206,7 +215,7 @@ bool zinf_checker_loss_is_whole(zinf_checker *c, bool waits)
                                           8 * ZINF_SCALAR_LOSS + 8);
     const cell *x = i == ZINF_NO_INTERVAL ? NULL : cell_of(c, o.tier, i);
 
-    return x && x->sums[0] == c->losses && !x->part &&
+    return x && x->sums[0].n == c->losses && !x->part &&
            (!waits || zinf_checker_ordered(c, &o, x, false));
 }
 
@@ -241,6 +250,45 @@ static bool check_owned(zinf_checker *c)
     return true;
 }
 
+/* An update that the step before has left: of what was found (checker.c), before its use. */
+static bool is_pending(const zinf_checker *c, uint32_t unit)
+{
+    return (c->kind == ZINF_PROGRAM_STEP || c->kind == ZINF_PROGRAM_FLUSH) &&
+           c->tallies[unit].uses == 0;
+}
+
+bool zinf_checker_pends(zinf_checker *c, uint64_t units)
+{
+    zinf_intervals *map = &c->maps[ZINF_TIER_SCALAR];
+    const uint64_t hi = 8 * ZINF_SCALAR_PARTIALS;
+
+    for (uint32_t i = zinf_intervals_cut(map, 8 * ZINF_SCALAR_NORM, hi); i != ZINF_NO_INTERVAL;
+         i = zinf_intervals_next(map, i, hi)) {
+        const cell *x = cell_of(c, ZINF_TIER_SCALAR, i);
+        if (x->value != c->scalars || x->made_of != units || x->part)
+            return false;
+    }
+    return !map->failed;
+}
+
+/* What was computed from tokens, and those, are of one micro-batch. */
+static bool check_micro(zinf_checker *c)
+{
+    c->micro = NO_MICRO;
+    for (uint32_t k = 0; k < c->instr->n_operands; k++) {
+        const zinf_operand *o = &c->o[k];
+        const cell *x = &c->seen[k];
+        if (x->value == ZINF_NONE || o->tier == ZINF_TIER_SCALAR || role_of(c, o) != NOTHING)
+            continue;
+        const uint64_t micro = c->contents[o->value].batch
+                                   ? (here(c, o) - x->origin) / o->bytes - c->unvisited : x->micro;
+        if (micro >= NO_MICRO || (c->micro != NO_MICRO && c->micro != micro))
+            return refuse(c, "C4", x->writer, o, "is not of the micro-batch that the others are");
+        c->micro = (uint32_t)micro;
+    }
+    return true;
+}
+
 /* What the opcode demands; after the reads, before the writes. */
 static bool check_role(zinf_checker *c)
 {
@@ -268,19 +316,17 @@ static bool check_role(zinf_checker *c)
         return c->row + c->n_rows == c->logits ||
                refuse(c, "C4", 0, &o[1], "is not the tile that comes next");
     case ZINF_OP_LOSS:
-        c->losses++;
         c->n_losses += c->iteration == 0 ? c->count : 0;
         return (o->rows == batch * plan->job.sequence && o[1].offset == 8 * ZINF_SCALAR_LOSS &&
-                !c->clips && c->instr->attr[0] == due) ||
-               refuse(c, "C7", 0, o, "is not every token of a micro-batch into the slot of the "
-                      "loss, before all norms, as a part of all tokens");
+                !c->clips && c->instr->attr[0] == due && c->micro == c->losses++) ||
+               refuse(c, "C7", 0, o, "is not every token of the micro-batch that comes next into "
+                      "the slot of the loss, before all norms, as a part of all tokens");
     case ZINF_OP_CONVERT:
         return role_of(c, &o[1]) != stored(c, PARAM) ||
                (is_array(c, 1, PARAM, 0) && is_array(c, 0, OPTIMIZER, 0));
     case ZINF_OP_ACCUMULATE:
-        return (is_grad(role_of(c, &o[1])) && o->value == o[1].value &&
-                c->seen[0].age == c->age) ||
-               refuse(c, "C7", 0, o, "is no contribution of this iteration to that gradient");
+        return (is_grad(role_of(c, &o[1])) && o->value == o[1].value) ||
+               refuse(c, "C7", 0, o, "is no contribution to that gradient");
     case ZINF_OP_SUM_OF_SQUARES:
         if (unit >= plan->n_units || o[1].offset != 8 * ((uint64_t)ZINF_SCALAR_PARTIALS + unit))
             return refuse(c, "C7", 0, &o[1], "is not the slot of the unit it serves");
@@ -294,20 +340,30 @@ static bool check_role(zinf_checker *c)
             o->cols > plan->n_units - first || (plan->job.clip > 0 && o->cols != plan->n_units))
             return refuse(c, "C7", 0, o, "is not the norm of all units");
         for (uint64_t u = first; u < first + o->cols; u++) {
-            if (!complete(c, (uint32_t)u, c->tallies[u].normed))
+            if (!zinf_checker_complete(c, (uint32_t)u, c->tallies[u].normed))
                 return false;
             c->tallies[u].clipped = true;
         }
         c->made_of = first << 32 | o->cols;
         return true;
     case ZINF_OP_ADAM:
-        if (c->kind != ZINF_PROGRAM_STEP || c->tallies[unit].updates++ ||
-            !c->tallies[unit].clipped || o[5].offset != 8 * ZINF_SCALAR_NORM ||
-            unit - (c->seen[5].made_of >> 32) >= (uint32_t)c->seen[5].made_of)
-            return refuse(c, "C7", 0, o, "is not the one update of its unit, after its norm");
+        if (c->tallies[unit].updates++ || o[5].offset != 8 * ZINF_SCALAR_NORM ||
+            !(c->late ? is_pending(c, unit)
+                      : c->kind == ZINF_PROGRAM_STEP && c->tallies[unit].clipped &&
+                            unit - (c->seen[5].made_of >> 32) < (uint32_t)c->seen[5].made_of))
+            return refuse(c, "C7", 0, o, c->late ? "is not the one update of its unit, from what "
+                          "the step before left, before its use" : "is not the one update of its "
+                          "unit, after its norm");
         c->tallies[unit].done = c->tallies[unit].uses;
         return is_array(c, 0, GRAD, 0) && is_state(c, 1) && is_array(c, 4, PARAM, 0) &&
-               complete(c, unit, c->seen[0].sums);
+               (c->late || zinf_checker_complete(c, unit, c->seen[0].sums));
+    case ZINF_OP_ZERO:
+        if (o->tier != ZINF_TIER_SCALAR)
+            return true;
+        c->made_of = 0;
+        return (c->late && o->offset == 8 * ZINF_SCALAR_NORM &&
+                o->cols == ZINF_N_UPDATE_SCALARS && c->kind != ZINF_PROGRAM_STEP) ||
+               refuse(c, "C7", 0, o, "is not the scalars of an update, of which nothing is left");
     case ZINF_OP_INIT:
     case ZINF_OP_IMPORT:
     case ZINF_OP_EXPORT:
@@ -385,6 +441,7 @@ bool zinf_checker_statements(zinf_checker *c)
 
 bool zinf_checker_operands(zinf_checker *c)
 {
-    return (*c->links == '\0' || check_operator(c)) &&
+    return (copies(c->instr->opcode) || check_micro(c)) &&
+           (*c->links == '\0' || check_operator(c)) &&
            (c->plan->decisions.partitioning != ZINF_OWNER || check_owned(c)) && check_role(c);
 }

@@ -19,20 +19,26 @@ enum { ZINF_UNROLL = 3 };
 #define NO_ORIGIN UINT64_MAX
 #define UNKNOWN (UINT64_MAX - 1)
 #define OF_NOTHING UINT64_MAX
+#define NO_MICRO UINT32_MAX
 
 /* What a value is of a unit. With several ranks its regions hold shards, or what one rank owns;
  * either is a value of its own. */
 typedef enum state { NOTHING, PARAM, GRAD, OPTIMIZER, PARAM_SHARD, GRAD_SHARD } state;
+
+typedef struct sum { /* of contributions of `n` micro-batches in a row */
+    uint32_t first, n; /* as visited */
+} sum;
 
 typedef struct cell { /* what is known of a piece of memory */
     uint64_t origin;   /* address of the first byte of the value, or NO_ORIGIN */
     uint64_t rows, of; /* by tiles: rows of the weight that are in it, of so many */
     uint64_t age;      /* the iteration that produced it, 0: on entry */
     uint64_t made_of;  /* 256 * the tensor applied last + operators since; or OF_NOTHING; of
-                        * what CLIP wrote: 2^32 * its first unit + units */
+                        * what CLIP wrote: 2^32 * its first unit + units; of zeros there: 0 */
     uint32_t value;    /* ZINF_NONE: nothing that may be read */
     uint32_t writer, readers[ZINF_N_QUEUES]; /* last write, last reads since, as visits; 0: none */
-    uint32_t sums[2];  /* gradient, loss: contributions by operators, by the embedding */
+    uint32_t micro;    /* micro-batch it was computed from, as visited, or NO_MICRO */
+    sum sums[2];       /* gradient, loss: contributions by operators, by the embedding */
     uint8_t dtype;
     bool back, part;   /* the gradient of what made_of says; a sum of this rank's alone */
 } cell;
@@ -54,7 +60,8 @@ typedef struct content { /* what is known of a value */
 } content;
 
 typedef struct tally {
-    uint32_t normed[2], updates; /* sums of the gradient whose norm was taken; ADAM, INIT, .. */
+    sum normed[2];    /* those of the gradient whose norm was taken */
+    uint32_t updates; /* ADAM, INIT, .. */
     bool clipped, done; /* done: updated after it was used, so not to be used any more */
     uint8_t uses; /* 1: its parameters are read by operators, 2: by the embedding */
 } tally;
@@ -84,6 +91,8 @@ typedef struct zinf_checker {
     uint64_t unvisited; /* losses of earlier loops, in iterations that were not looked at */
     uint32_t kind, index, now, losses, clips, batches, cap_pieces; /* losses ..: as visited */
     bool exact, sharded; /* the segment is visited in full; there are several ranks */
+    bool late;           /* STEP begins with the updates of the one before */
+    uint32_t scalars;    /* late: value of what CLIP writes */
     /* the instruction visited */
     const zinf_instr *instr;
     const zinf_operand *o;
@@ -93,6 +102,7 @@ typedef struct zinf_checker {
     uint32_t tensor;              /* stack of its weight */
     uint64_t row, n_rows;         /* its tile */
     uint64_t made_of;             /* what results are made of */
+    uint32_t micro;               /* what it reads was computed from */
     bool back;
 } zinf_checker;
 
@@ -199,11 +209,20 @@ bool zinf_checker_ordered(zinf_checker *c, const zinf_operand *o, const cell *x,
 
 /* ---- checker_operators.c ---- */
 
+/* C7: the sums are those of all micro-batches for all uses of the unit. */
+bool zinf_checker_complete(zinf_checker *c, uint32_t unit, const sum sums[2]);
+
+/* What becomes of two sums if the second is added to the first; false if it does not follow it. */
+bool zinf_checker_add(const sum *first, const sum *second, sum *ret_sum);
+
 /* What the plan states of its model, batch, memory and programs is so. */
 bool zinf_checker_statements(zinf_checker *c);
 
 /* C4, C6, C7 of the instruction visited; after the reads, before the writes. */
 bool zinf_checker_operands(zinf_checker *c);
+
+/* Of the updates that a step leaves to the next: what CLIP writes is of `units` units. */
+bool zinf_checker_pends(zinf_checker *c, uint64_t units);
 
 /* The loss, which CLIP (that waits for it, too) and the runtime read, is the sum over all
  * micro-batches and ranks. */

@@ -67,10 +67,11 @@
  * ACCUMULATE          r src F32 [1][n], x acc F32 [1][n]
  * SUM_OF_SQUARES      r x F32 [1][n], w partial F64 scalar; of an owned unit 0 on the
  *                     other ranks, and the sum over what would be shards on its own
- * CLIP                r partials F64 [1][units], w scalars F64 [1][3] = norm, factor, skip
+ * CLIP                r partials F64 [1][units], w scalars F64 [1][5] = norm, factor, skip, step,
+ *                     learning rate of the step
  * ADAM                r grad F32 [1][n], x master, x m, x v F32 [1][n], w param act [1][n],
- *                     r scalars F64 [1][3] as CLIP wrote; attr0 1 if weight decay applies.
- *                     If skip != 0 master, m and v stay as they are.
+ *                     r scalars F64 [1][5] as CLIP wrote, or zeros; attr0 1 if weight decay
+ *                     applies. If skip != 0 or step is 0 master, m and v stay as they are.
  * UPLOAD, DOWNLOAD, READ, WRITE, COPY   r src, w dst: contiguous, equal bytes, one value
  * ALLGATHER           r shard [1][n], w whole [1][ranks * n], any element
  * REDUCE_SCATTER      r whole F32 [1][ranks * n], w shard F32 [1][n]: the sum over ranks, in an

@@ -330,6 +330,8 @@ RUN(clip)
     out[0] = norm;
     out[1] = factor;
     out[2] = !fine;
+    out[3] = (double)(executor->env->step + 1);
+    out[4] = executor->env->lr;
     return ZINF_OK;
 }
 
@@ -337,15 +339,15 @@ RUN(adam)
 {
     UNUSED;
     const zinf_job_info *job = &executor->plan->job;
-    const double *clip = (const double *)(void *)p[5]; /* norm, factor, skip */
-    const double steps = (double)(executor->env->step + 1);
+    const double *clip = (const double *)(void *)p[5]; /* norm, factor, skip, step, rate */
+    const double steps = clip[3];
 
-    if (clip[2] != 0) { /* the weights stay; their rounded copy is still due */
+    if (clip[2] != 0 || steps == 0) { /* the weights stay; their rounded copy is still due */
         KERNELS->convert_from_f32(KERNELS, (const float *)p[1], ELEMS(0), p[4]);
         return ZINF_OK;
     }
     const zinf_adam_args args = {
-        .lr = (float)executor->env->lr, .beta1 = (float)job->beta1, .beta2 = (float)job->beta2,
+        .lr = (float)clip[4], .beta1 = (float)job->beta1, .beta2 = (float)job->beta2,
         .eps = (float)job->eps,
         .weight_decay = op->instr->attr[0] ? (float)job->weight_decay : 0,
         .bias1 = (float)(1 - pow(job->beta1, steps)),

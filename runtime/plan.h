@@ -43,10 +43,12 @@ typedef enum zinf_queue {
     ZINF_N_QUEUES
 } zinf_queue;
 
-/* Slots of the scalar table; the sum of squares of unit u is in slot ZINF_SCALAR_PARTIALS + u. */
+/* Slots of the scalar table; the sum of squares of unit u is in slot ZINF_SCALAR_PARTIALS + u. What
+ * an update needs to know begins at NORM: step counts from 1, 0 is nothing to update from. */
 enum {
-    ZINF_SCALAR_LOSS, ZINF_SCALAR_NORM, ZINF_SCALAR_FACTOR, ZINF_SCALAR_SKIP,
-    ZINF_SCALAR_PARTIALS
+    ZINF_SCALAR_LOSS, ZINF_SCALAR_NORM, ZINF_SCALAR_FACTOR, ZINF_SCALAR_SKIP, ZINF_SCALAR_STEP,
+    ZINF_SCALAR_RATE, ZINF_SCALAR_PARTIALS,
+    ZINF_N_UPDATE_SCALARS = ZINF_SCALAR_PARTIALS - ZINF_SCALAR_NORM
 };
 
 /* State classes of the design whose tier is a decision. */
@@ -200,10 +202,20 @@ typedef struct zinf_job_info {
     double lr, min_lr, beta1, beta2, eps, weight_decay, clip; /* clip 0: none */
 } zinf_job_info;
 
+/* Micro-batch by micro-batch, in a counted loop; or all micro-batches of a group of blocks (between
+ * two checkpoints) before the next group, so that its parameters are fetched once for all of them
+ * and its gradient leaves the device once, as their sum: written out one by one. */
+typedef enum zinf_order { ZINF_HORIZONTAL, ZINF_VERTICAL } zinf_order;
+
 /* When units are updated: after backward; or inside it, each as soon as its gradient is complete,
  * which clipping by the norm of all excludes. What is not finite is found one unit at a time then,
- * when the units before it are updated already. */
-typedef enum zinf_optimizer_time { ZINF_AFTER_BACKWARD, ZINF_IN_BACKWARD } zinf_optimizer_time;
+ * when the units before it are updated already. Or inside the next step's forward, each before it
+ * is used: STEP leaves gradients and the scalars of the update, and begins with what it finds.
+ * FLUSH updates without a step, after which EVAL, SAMPLE and SAVE see what they see otherwise, and
+ * nothing is left to update from, as after INIT and LOAD. */
+typedef enum zinf_optimizer_time {
+    ZINF_AFTER_BACKWARD, ZINF_IN_BACKWARD, ZINF_IN_FORWARD
+} zinf_optimizer_time;
 
 /* Whether every rank has a shard of every unit, allgathered to use it, or one rank all of it, which
  * it broadcasts (ZeRO-Infinity 6.1). */
@@ -218,7 +230,7 @@ typedef struct zinf_decisions {
     uint32_t micro_batch, accumulation;
     uint32_t checkpoint_interval; /* blocks between checkpoints; 0: none, nothing recomputed */
     uint32_t prefetch_read, prefetch_upload, prefetch_gather; /* operators ahead */
-    uint32_t order;          /* 0 horizontal */
+    uint32_t order;          /* zinf_order */
     uint32_t partitioning;   /* zinf_partitioning */
     uint32_t collectives;    /* zinf_collectives */
     uint32_t optimizer_time; /* zinf_optimizer_time */

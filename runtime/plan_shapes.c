@@ -1,7 +1,7 @@
 /* runtime/plan_shapes.c - the shape rules of opcodes.h as a table, and their reader.
  *
  * A rule is one slot after another, separated by '|': element type, rows, columns.
- *   type: a activation, f F32, g either, i I32, d F64, * any; s scratch (no shape)
+ *   type: a activation, f F32, g either, i I32, d F64, * any but F64, z any; s scratch (no shape)
  *   rows: an expression, or v: any matrix without gaps of that many elements in all
  *   columns: an expression; followed by ~ if it may be some columns of a matrix (ld > cols): those
  *   of a tile, whose place and distance the checker knows
@@ -51,8 +51,8 @@ static const shape_rule rules[ZINF_N_OPCODES] = {
     [ZINF_OP_CONVERT] = {"", "g v E|g v E", ""},
     [ZINF_OP_ACCUMULATE] = {"", "f v E|f v E", ""},
     [ZINF_OP_SUM_OF_SQUARES] = {"", "f v E|d 1 1", ""},
-    [ZINF_OP_CLIP] = {"", "d v U|d v 3", ""},
-    [ZINF_OP_ADAM] = {"", "f v E|f v E|f v E|f v E|a v E|d v 3", ""},
+    [ZINF_OP_CLIP] = {"", "d v U|d v 5", ""},
+    [ZINF_OP_ADAM] = {"", "f v E|f v E|f v E|f v E|a v E|d v 5", ""},
     [ZINF_OP_UPLOAD] = {"", BYTES_SLOTS, ""},
     [ZINF_OP_DOWNLOAD] = {"", BYTES_SLOTS, ""},
     [ZINF_OP_READ] = {"", BYTES_SLOTS, ""},
@@ -67,7 +67,7 @@ static const shape_rule rules[ZINF_N_OPCODES] = {
     [ZINF_OP_INIT] = {"", "f v E|f v E|f v E", ""},
     [ZINF_OP_IMPORT] = {"", "f v E|f v E|f v E", ""},
     [ZINF_OP_EXPORT] = {"", "f v E|f v E|f v E", ""},
-    [ZINF_OP_ZERO] = {"", "* v E", ""},
+    [ZINF_OP_ZERO] = {"", "z v E", ""},
 };
 
 typedef struct shape_letters {
@@ -129,6 +129,8 @@ static bool dtype_is(char rule, unsigned dtype, unsigned act)
         return dtype == ZINF_I32;
     case 'd':
         return dtype == ZINF_F64;
+    case 'z':
+        return true;
     default: /* any element, but not a scalar */
         return dtype != ZINF_F64;
     }

@@ -63,12 +63,11 @@ static zinf_status check_fixed(const zinf_plan *plan, zinf_error *err)
         {"job.schedule", job->schedule, 0, 1},
         {"decisions.micro_batch", decisions->micro_batch, 1, UINT32_MAX},
         {"decisions.accumulation", decisions->accumulation, 1, MOST_COUNT},
-        {"decisions.order", decisions->order, 0, 1},
+        {"decisions.order", decisions->order, 0, ZINF_VERTICAL},
         {"decisions.partitioning", decisions->partitioning, 0,
          decisions->ranks > 1 ? ZINF_OWNER : ZINF_BANDWIDTH_CENTRIC},
         {"decisions.collectives", decisions->collectives, 0, ZINF_SYNCHRONOUS},
-        {"decisions.optimizer_time", decisions->optimizer_time, 0,
-         job->clip > 0 ? ZINF_AFTER_BACKWARD : ZINF_IN_BACKWARD},
+        {"decisions.optimizer_time", decisions->optimizer_time, 0, ZINF_IN_FORWARD},
         {"decisions.ranks", decisions->ranks, 1, UINT32_MAX},
         {"decisions.n_threads", decisions->n_threads, 1, 4096},
         {"machine.unified", machine->unified, 0, 1},
@@ -99,6 +98,13 @@ static zinf_status check_fixed(const zinf_plan *plan, zinf_error *err)
         if (whole[i].value < whole[i].least || whole[i].value > whole[i].most)
             return REFUSE("%s is %" PRIu64 ", allowed are %" PRIu64 " to %" PRIu64,
                           whole[i].name, whole[i].value, whole[i].least, whole[i].most);
+    if (decisions->optimizer_time == ZINF_IN_BACKWARD && job->clip > 0)
+        return REFUSE("decisions.optimizer_time is in backward, and job.clip is %g: no unit may be "
+                      "updated before the norm of all is known", job->clip);
+    if (decisions->partitioning == ZINF_OWNER &&
+        (decisions->order == ZINF_VERTICAL || decisions->optimizer_time == ZINF_IN_FORWARD))
+        return REFUSE("units that one rank owns are not supported together with vertical order or "
+                      "updates in the next forward");
     for (size_t i = 0; i < sizeof real / sizeof *real; i++)
         if (!(real[i].value >= 0) || !(real[i].value <= real[i].most))
             return REFUSE("%s is %g, it must be a number from 0 to %g", real[i].name,

@@ -49,6 +49,7 @@ typedef struct session {
     uint64_t steps;         /* where it is to end */
     uint64_t saved_step;    /* of the last checkpoint written here; UINT64_MAX: none */
     uint64_t n_skipped;     /* in a row */
+    bool pending;           /* the last step's updates may be left to FLUSH */
     FILE *log;
     zinf_progress_line line;
     zinf_run_report report;
@@ -440,11 +441,25 @@ static zinf_status not_saved(const session *s, zinf_error *err)
     return err->status;
 }
 
+/* The updates that the last step has left to the next, before anything else looks at the states. */
+static zinf_status flush(session *s, zinf_error *err)
+{
+    zinf_env env = {.step = s->progress.step};
+
+    if (!s->pending)
+        return ZINF_OK;
+    s->pending = false;
+    zinf_executor_run(s->executor, ZINF_PROGRAM_FLUSH, &env, err);
+    return zinf_ranks_together(s->ranks, err);
+}
+
 /* Reads all states once: into a checkpoint if `save`, into a Hugging Face directory if `export`,
  * and into the hash of the weights. ret_largest, of this rank's weights, may be NULL. */
 static zinf_status export_state(session *s, bool save, bool export, largest *ret_largest,
                                 zinf_error *err)
 {
+    if (flush(s, err))
+        return err->status;
     zinf_error not_exported = {0}, reserving = {0};
     state_sink sink = {.hash = s->hash, .largest = ret_largest, .not_exported = &not_exported};
     zinf_env env = {.step = s->progress.step, .put = put_state, .state_context = &sink};
@@ -523,6 +538,8 @@ static zinf_status validate(session *s, double *ret_loss, zinf_error *err)
     token_source source = {s->ranks->collective, s->val, &position};
     double sum = 0;
 
+    if (flush(s, err))
+        return err->status;
     if (n == 0 || s->plan.programs[ZINF_PROGRAM_EVAL].n_segments == 0)
         return zinf_fail(err, ZINF_BAD_INPUT, "there is nothing to validate with: --val-batches "
                          "is 0, or the plan has no eval program");
@@ -631,6 +648,7 @@ static zinf_status one_step(session *s, bool last, zinf_error *err)
                     .lr = zinf_learning_rate(job, s->progress.step)};
 
     const uint64_t sent = s->ranks->collective->sent_bytes(s->ranks->collective);
+    s->pending = true;
     if (zinf_executor_run(s->executor, ZINF_PROGRAM_STEP, &env, err))
         return err->status;
     s->report.sent_bytes += s->ranks->collective->sent_bytes(s->ranks->collective) - sent;
@@ -699,8 +717,7 @@ static zinf_status train(session *s, const volatile sig_atomic_t *stop, zinf_err
     if (s->options->trace && s->progress.step == first)
         zinf_progress_say(&s->line, "zinf-run: warning: no step was done, so \"%s\" was not "
                           "written", s->options->trace);
-    zinf_env env = {.step = s->progress.step};
-    return zinf_executor_run(s->executor, ZINF_PROGRAM_FLUSH, &env, err);
+    return flush(s, err);
 }
 
 /* ---- the end ---- */

@@ -272,6 +272,27 @@ def overlap(m):
            (told["predicted"]["serial_s"] / told["predicted"]["step_s"]), spread_of(serial))
 
 
+def order(m):
+    """step of small micro-batches on nvme, to that in another order of micro-batches and updates"""
+    model = m.model("order", 256, 8, layers=6, vocab=8192)
+    plain = ["order=horizontal", "optimizer_time=after"]
+    down, late = ["order=vertical", plain[1]], [plain[0], "optimizer_time=forward"]
+    for name, batch, more in (("vertical", 1, down), ("forward", 8, late),
+                              ("both", 1, [down[0], late[1]])):
+        pins = STORED + ["micro_batch=%d" % batch, "checkpoint_interval=1"]
+        plans = [m.plan(model, m.cluster(), pins + which) for which in (plain, more)]
+        times = [[], []]
+        for _ in range(3):
+            for k, (plan, _) in enumerate(plans):
+                times[k] += step_times(m.run(plan, m.options.steps)[0])
+        told = [plan[1]["predicted"]["step_s"] for plan in plans]
+        medians = [statistics.median(t) for t in times]
+        report(m.options, "order/" + name, medians[0] / medians[1], "ratio",
+               "%.3f s in horizontal order, updates after backward; predicted %.3f (%.2f and %.2f of the measured steps)" %
+               (medians[0], told[0] / told[1], told[0] / medians[0], told[1] / medians[1]),
+               spread_of(times[1]))
+
+
 def run_of_ranks(m, launcher, plan):
     """The log of two ranks: (times of the steps, summary)"""
     log = plan + ".log"
@@ -418,8 +439,8 @@ def xl(m):
            (20 * told["model"]["params"] / 2**30, rows[0]["loss"], rows[-1]["loss"]))
 
 
-ITEMS = {f.__name__: f for f in (step, step_vs_pytorch, predict, offload, overlap, ranks, storage,
-                                 startup, plan, xl)}
+ITEMS = {f.__name__: f for f in (step, step_vs_pytorch, predict, offload, overlap, order, ranks,
+                                 storage, startup, plan, xl)}
 
 
 def kernels(build, name, options):

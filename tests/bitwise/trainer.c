@@ -139,7 +139,8 @@ static zinf_status train(const zinf_plan *plan, const trainer_options *o, zinf_s
         r->norm[step % TRAINER_STEPS] = env.norm;
         r->n_steps = step + 1;
     }
-    if (zinf_params_hash_open(plan, &states.params, err))
+    if (zinf_executor_run(executor, ZINF_PROGRAM_FLUSH, &env, err) ||
+        zinf_params_hash_open(plan, &states.params, err))
         return err->status;
     env = (zinf_env){.step = o->steps, .put = put, .state_context = &states};
     if (zinf_executor_run(executor, ZINF_PROGRAM_SAVE, &env, err) == ZINF_OK)

@@ -354,7 +354,7 @@ static void emit_update(builder *b)
 
     emit(b, ZINF_OP_CLIP, queue, 0, ZINF_NONE, "norm",
          (zinf_operand[]){scalars(b, ZINF_SCALAR_PARTIALS, MINI_UNITS),
-                          scalars(b, ZINF_SCALAR_NORM, 3)});
+                          scalars(b, ZINF_SCALAR_NORM, ZINF_N_UPDATE_SCALARS)});
     for (uint32_t u = 0; u < MINI_UNITS; u++) {
         const char *name = b->plan.units[u].name;
         zinf_operand o[6] = {move(b, u, name, REGION(u, grad), at)};
@@ -365,7 +365,7 @@ static void emit_update(builder *b)
             o[4].tier = (uint8_t)at;
             o[4].offset = add_buffer(b, at, o[4].bytes).offset;
         }
-        o[5] = scalars(b, ZINF_SCALAR_NORM, 3);
+        o[5] = scalars(b, ZINF_SCALAR_NORM, ZINF_N_UPDATE_SCALARS);
         emit(b, ZINF_OP_ADAM, queue, 0, u, name, o);
         b->plan.instrs[b->plan.n_instrs - 1].attr[0] = b->plan.units[u].decays;
         move_to(b, u, name, chunk, REGION(u, optimizer));

@@ -180,6 +180,8 @@ static void leave(const zinf_collective *self, int code)
 /* Garbage wherever no state of a unit lies; the runtime keeps nothing there between programs. */
 static void dirty(const zinf_plan *plan, uint32_t rank, zinf_executor *executor)
 {
+    const bool late = plan->decisions.optimizer_time == ZINF_IN_FORWARD;
+
     for (unsigned tier = ZINF_TIER_DEVICE; tier <= ZINF_TIER_HOST; tier++) {
         const uint64_t bytes = plan->machine.arena_bytes[tier];
         unsigned char *arena = zinf_executor_arena(executor, (zinf_tier)tier);
@@ -189,8 +191,9 @@ static void dirty(const zinf_plan *plan, uint32_t rank, zinf_executor *executor)
         memcpy(kept, arena, bytes);
         memset(arena, GARBAGE, bytes);
         for (uint32_t u = 0; u < plan->n_units; u++) {
-            const zinf_region *r[2] = {&plan->units[u].param, &plan->units[u].optimizer};
-            for (int i = 0; i < 2; i++)
+            const zinf_region *r[3] = {&plan->units[u].param, &plan->units[u].optimizer,
+                                       &plan->units[u].grad};
+            for (int i = 0; i < (late ? 3 : 2); i++)
                 if (r[i]->tier == tier && r[i]->bytes &&
                     (plan->units[u].owner == ZINF_NONE || plan->units[u].owner == rank))
                     memcpy(arena + r[i]->offset, kept + r[i]->offset, r[i]->bytes);
@@ -254,10 +257,11 @@ static zinf_status live(zinf_executor *executor, world *w, zinf_error *err)
     static const struct {
         zinf_program_kind program;
         uint64_t step;
-    } life[] = {{ZINF_PROGRAM_INIT, 0}, {ZINF_PROGRAM_STEP, 0}, {ZINF_PROGRAM_EVAL, 1},
-                {ZINF_PROGRAM_STEP, 1}, {ZINF_PROGRAM_SAMPLE, 2}, {ZINF_PROGRAM_SAVE, 2},
-                {ZINF_PROGRAM_LOAD, 2}, {ZINF_PROGRAM_STEP, 2}, {ZINF_PROGRAM_EVAL, 3},
-                {ZINF_PROGRAM_SAVE, 3}};
+    } life[] = {{ZINF_PROGRAM_INIT, 0}, {ZINF_PROGRAM_STEP, 0}, {ZINF_PROGRAM_FLUSH, 1},
+                {ZINF_PROGRAM_EVAL, 1}, {ZINF_PROGRAM_STEP, 1}, {ZINF_PROGRAM_FLUSH, 2},
+                {ZINF_PROGRAM_SAMPLE, 2}, {ZINF_PROGRAM_SAVE, 2}, {ZINF_PROGRAM_LOAD, 2},
+                {ZINF_PROGRAM_STEP, 2}, {ZINF_PROGRAM_STEP, 3}, {ZINF_PROGRAM_FLUSH, 4},
+                {ZINF_PROGRAM_EVAL, 4}, {ZINF_PROGRAM_SAVE, 4}};
 
     for (size_t i = 0; i < sizeof life / sizeof *life; i++) {
         zinf_env env = {.step = life[i].step, .lr = zinf_learning_rate(&w->plan->job, life[i].step),

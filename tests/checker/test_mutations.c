@@ -214,6 +214,33 @@ static const struct {
     {"llama early", &llama_16, false,
      "clip=0 optimizer_time=backward micro_batch=1 tiles=1 checkpoint_interval=1 prefetch.read=2"
      TIERS(host, device, nvme, host), 1},
+    {"gpt2 vertical", &gpt2_deep, true,
+     "order=vertical micro_batch=1 tiles=1 checkpoint_interval=1"
+     TIERS(device, device, device, device), 1},
+    {"gpt2 vertical nvme", &gpt2_deep, false,
+     "order=vertical micro_batch=1 tiles=2 checkpoint_interval=2 prefetch.read=5 prefetch.upload=2"
+     TIERS(nvme, nvme, nvme, nvme), 1},
+    {"llama vertical", &llama_32, false,
+     "order=vertical micro_batch=1 tiles=1 tiles.vocab=3 checkpoint_interval=1 prefetch.read=9"
+     TIERS(nvme, host, nvme, host), 1},
+    {"2 ranks vertical", &gpt2_two, false,
+     "order=vertical micro_batch=1 tiles=2 checkpoint_interval=1" TIERS(host, nvme, nvme, device),
+     2},
+    {"gpt2 late", &gpt2_16, false,
+     "optimizer_time=forward micro_batch=1 tiles=2 checkpoint_interval=1 prefetch.read=1"
+     TIERS(nvme, nvme, nvme, nvme), 1},
+    {"gpt2 late accumulated", &gpt2_deep, true,
+     "optimizer_time=forward order=horizontal micro_batch=1 tiles=1 checkpoint_interval=1"
+     TIERS(device, device, nvme, device), 1},
+    {"llama late", &llama_16, false,
+     "optimizer_time=forward micro_batch=1 tiles=1 checkpoint_interval=none prefetch.read=2"
+     TIERS(device, host, device, device), 1},
+    {"llama late vertical", &llama_32, false,
+     "optimizer_time=forward order=vertical micro_batch=1 tiles=1 checkpoint_interval=1"
+     TIERS(host, device, host, host), 1},
+    {"2 ranks late", &gpt2_two, false,
+     "optimizer_time=forward micro_batch=1 tiles=2 checkpoint_interval=1"
+     TIERS(nvme, host, nvme, host), 2},
     {"2 ranks early", &gpt2_two, false,
      "clip=0 optimizer_time=backward micro_batch=1 tiles=2 checkpoint_interval=1"
      TIERS(nvme, host, nvme, host), 2},

@@ -171,7 +171,7 @@ static void a_loss_of_some_tokens_is_refused(void)
     const uint32_t i = STEP(LOSS, 0);
     operand(&p, i, 0)->rows /= 2;
     operand(&p, i, 0)->bytes /= 2;
-    check_refused(&p, "C7", i, "every token of a micro-batch");
+    check_refused(&p, "C7", i, "every token of the micro-batch");
 }
 
 static void a_norm_of_some_units_is_refused(void)

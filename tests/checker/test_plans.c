@@ -179,7 +179,7 @@ static void tokens_of_another_micro_batch_are_refused(void)
     FRESH;
     uint32_t i = STEP(UPLOAD, ZINF_NONE);
     operand(&p, i, 0)->offset += operand(&p, i, 0)->bytes;
-    check_refused(&p, "C4", "step", STEP(EMBEDDING_FORWARD, ZINF_NONE));
+    check_refused(&p, "C7", "step", STEP(LOSS, ZINF_NONE)); /* not the next: all of it is */
 }
 
 static void stale_checkpoint_is_refused(void)

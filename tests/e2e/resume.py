@@ -112,6 +112,32 @@ def saving_changes_no_step_and_the_last_one_is_saved():
     same(two, whole(), "saved every 2 steps")
 
 
+def updates_left_to_the_next_step_are_made_before_anything_else_looks():
+    late = {"optimizer_time": "forward"}
+    looks = ["--steps", "6", "--val", TEXT, "--val-every", "2", "--save-every", "3",
+             "--eval", TEXT]
+    for place in tiers("device"), tiers("nvme"), tiers("host", "nvme", "host"):
+        path, after = plan("bf16", {**place, **late}), plan("bf16", place)
+        for stop in 1, 4:
+            for first, second in (path, after), (after, path), (path, path):
+                run = in_parts(first, second, stop)
+                same(run, whole("bf16"), f"{place}, stopped after step {stop}")
+                for state in "master", "m", "v":
+                    assert run.state(state) == whole("bf16").state(state), (place, stop, state)
+        runs = [lab.run(p, *looks, data=TEXT, save=lab.path("saved")) for p in (path, after)]
+        for run in runs:
+            run.rows = [row for row in run.rows if "step" in row]
+            same(run, whole("bf16"), f"{place}, looked at")
+            rest = lab.run(after, "--resume", os.path.join(run.saved, "step-3"), data=TEXT)
+            rest.rows = run.rows[:3] + rest.rows
+            same(rest, whole("bf16"), f"{place}, saved on the way")
+        assert [row.get("val_loss") for row in runs[0].rows] == \
+            [row.get("val_loss") for row in runs[1].rows], place
+        told = [[line for line in run.stdout.splitlines() if line.startswith("eval")]
+                for run in runs]
+        assert told[0] == told[1] and len(told[0]) == 1, told
+
+
 def lines_of(path):
     with open(path, encoding="utf-8") as file:
         return [json.loads(line) for line in file]
@@ -212,6 +238,7 @@ lib.main(lab, [
     the_learning_rate_does_not_jump_inside_the_warm_up,
     resumed_after_every_step_it_is_the_same_to_the_bit,
     saving_changes_no_step_and_the_last_one_is_saved,
+    updates_left_to_the_next_step_are_made_before_anything_else_looks,
     a_log_goes_on_as_if_the_run_had_never_stopped, a_file_that_is_no_log_is_not_cut,
     rows_that_are_missing_or_in_another_order_are_named,
     a_finished_run_resumed_does_nothing, a_checkpoint_of_another_model_is_refused])

@@ -418,7 +418,7 @@ static void a_matrix_cut_into_columns_and_rows_is_refused(void)
     for (uint64_t i = 0; i < ROWS; i++)
         zero(&p, ZINF_QUEUE_COMPUTE, 0, 4 * COLUMNS * (i * 7919 % ROWS), 3);
     finish(&p);
-    judge_plan(&p, ZINF_DOES_NOT_FIT, "whole rows");
+    judge_plan(&p, ZINF_DOES_NOT_FIT, "micro-batch");
 }
 
 /* ---- files larger than they are ---- */

@@ -77,6 +77,8 @@ static zinf_decisions random_decisions(const zinf_model *m, const zinf_cluster *
     d.tiles[ZINF_LINEAR_VOCAB] = 1u << (2 * random_below(2));
     d.prefetch_read = 1u << random_below(3);
     d.prefetch_upload = 1u << random_below(2);
+    if (d.checkpoint_interval && !m->tied_embeddings) /* the search's own choice, too */
+        d.order = random_below(2) ? ZINF_VERTICAL : ZINF_HORIZONTAL;
     return d;
 }
 
@@ -232,6 +234,7 @@ static void probes_of_a_few_blocks_foretell_deep_plans(void)
 
     for (int round = 0; round < 16; round++) {
         zinf_model m = model_of(13 + random_below(4), 64, 8);
+        m.tied_embeddings = round % 2;
         zinf_cluster c = cluster_of(round % 4 == 0);
         zinf_decisions d = random_decisions(&m, &c);
         zinf_plan plan;
@@ -266,6 +269,7 @@ static void closed_forms_are_near_compiled_memory(void)
 
     for (int round = 0; round < 60; round++) {
         zinf_model m = model_of(4, 256, 8);
+        m.tied_embeddings = round % 2;
         zinf_cluster c = cluster_of(round % 4 == 0);
         zinf_decisions d = random_decisions(&m, &c);
         zinf_plan plan;
@@ -294,6 +298,7 @@ static void a_free_search_is_as_good_as_any_pinned_plan(void)
 
     for (int round = 0; round < 40; round++) {
         zinf_model m = model_of(2 + random_below(5), 128, 8);
+        m.tied_embeddings = round % 2;
         zinf_cluster c = cluster_of(round % 4 == 0);
         zinf_decisions d = random_decisions(&m, &c);
         zinf_plan plan;

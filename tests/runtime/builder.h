@@ -217,7 +217,7 @@ static inline zinf_plan builder_pipe(void)
     builder_scalars(&plan, ZINF_SCALAR_PARTIALS, 1);
     builder_instr(&plan, ZINF_OP_CLIP, ZINF_QUEUE_COMPUTE, "clip");
     builder_scalars(&plan, ZINF_SCALAR_PARTIALS, 1);
-    builder_scalars(&plan, ZINF_SCALAR_NORM, 3);
+    builder_scalars(&plan, ZINF_SCALAR_NORM, ZINF_N_UPDATE_SCALARS);
     return plan;
 }
 

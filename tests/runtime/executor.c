@@ -377,14 +377,14 @@ static zinf_plan update_plan(void)
     builder_scalars(&plan, ZINF_SCALAR_PARTIALS, 1);
     builder_instr(&plan, ZINF_OP_CLIP, ZINF_QUEUE_UPDATE, "clip");
     builder_scalars(&plan, ZINF_SCALAR_PARTIALS, 1);
-    builder_scalars(&plan, ZINF_SCALAR_NORM, 3);
+    builder_scalars(&plan, ZINF_SCALAR_NORM, ZINF_N_UPDATE_SCALARS);
     builder_instr(&plan, ZINF_OP_ADAM, ZINF_QUEUE_UPDATE, "adam");
     plan.instrs[plan.n_instrs - 1].unit = 0;
     plan.instrs[plan.n_instrs - 1].attr[0] = plan.units[0].decays = 1;
     for (uint64_t i = 0; i < 4; i++)
         builder_floats(&plan, ZINF_TIER_DEVICE, 64 * i, 8, 0);
     builder_matrix(&plan, ZINF_TIER_DEVICE, 256, 1, 8, ZINF_BF16, 0);
-    builder_scalars(&plan, ZINF_SCALAR_NORM, 3);
+    builder_scalars(&plan, ZINF_SCALAR_NORM, ZINF_N_UPDATE_SCALARS);
     return plan;
 }
 

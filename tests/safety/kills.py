@@ -21,7 +21,8 @@ KILLS = int(os.environ.get("ZINF_TEST_KILLS", "50"))
 draw = random.Random(int(os.environ.get("ZINF_TEST_SEED", "1")))
 # 0.47 million parameters, 5.6 MB a checkpoint: most of a step's time goes into saving it.
 MODEL = dict(layers=2, hidden=128, heads=2, precision="bf16", steps=240, warmup=100)
-PLACES = tiers("device"), tiers("nvme"), tiers("host"), tiers("nvme", "host", "device", "host")
+PLACES = (tiers("device"), tiers("nvme"), tiers("host"), tiers("nvme", "host", "device", "host"),
+          {**tiers("nvme"), "optimizer_time": "forward"})
 
 
 def rows_of(log):

@@ -419,6 +419,7 @@ static float *snapshot(machine *m)
     float *copy = malloc(m->n_state * sizeof *copy);
 
     memset(m->state, 0x55, m->n_state * sizeof *m->state);
+    run(m, ZINF_PROGRAM_FLUSH);
     run(m, ZINF_PROGRAM_SAVE);
     CHECK(copy);
     memcpy(copy, m->state, m->n_state * sizeof *copy);

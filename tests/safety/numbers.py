@@ -15,7 +15,8 @@ from stored import Stored, tree  # noqa: E402
 lab = lib.Lab(*sys.argv[1:3])
 MODEL = dict(layers=3, hidden=16, heads=2, steps=30, warmup=4)
 PLACES = {"device": tiers("device"), "host": tiers("host"), "nvme": tiers("nvme"),
-          "mixed": tiers("nvme", "device", "host", "nvme")}
+          "mixed": tiers("nvme", "device", "host", "nvme"),
+          "late": {**tiers("nvme"), "optimizer_time": "forward"}}
 MOST = 10  # skipped in a row
 
 

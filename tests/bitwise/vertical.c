@@ -1,0 +1,302 @@
+/* tests/bitwise/vertical.c - the promise that taking all micro-batches through a group of blocks
+ * before the next group gives the bits of taking them one by one, where a gradient's sum has the
+ * same order; that the bits do not depend on tiers; and that what it is for is what the plan does.
+ */
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/checker.h"
+#include "runtime/opcodes.h"
+#include "tests/bitwise/trainer.h"
+#include "tests/check.h"
+
+enum { STEPS = 3 };
+
+#define UNTIED ", kv_heads: 1, ffn: 48, tied_embeddings: false"
+static const trainer_model llama = {3, 32, 2, 100, 8, 4, "bf16", UNTIED};
+static const trainer_model llama_32 = {2, 32, 2, 100, 8, 6, "fp32", UNTIED ", qkv_bias: true"};
+static const trainer_model gpt2 = {3, 32, 2, 100, 8, 4, "bf16", NULL};
+static const trainer_model gpt2_32 = {2, 32, 2, 100, 8, 8, "fp32", NULL};
+static const struct {
+    const trainer_model *model;
+    const char *arithmetic;
+} models[] = {
+    {&llama, "micro_batch=2 tiles=1 checkpoint_interval=1"},
+    {&llama, "micro_batch=1 tiles=2 tiles.vocab=3 checkpoint_interval=2"}, /* a group of 1 last */
+    {&llama_32, "micro_batch=2 tiles=3 tiles.vocab=1 checkpoint_interval=1"},
+    {&llama_32, "micro_batch=1 tiles=1 checkpoint_interval=2"}, /* one group */
+    {&gpt2, "micro_batch=2 tiles=1 checkpoint_interval=1"},
+    {&gpt2_32, "micro_batch=1 tiles=2 checkpoint_interval=1"},
+};
+enum { N_MODELS = sizeof models / sizeof *models, N_UNTIED = 4 };
+
+static const char *const tiers[] = {"device", "host", "nvme"};
+static char directory[64];
+
+/* i: a choice of tiers, and of how far transfers run ahead. */
+static void make(int which, unsigned i, bool unified, const char *more, zinf_plan *ret_plan)
+{
+    zinf_error err = {0};
+    char sets[400];
+
+    snprintf(sets, sizeof sets,
+             "%s tier.param=%s tier.grad=%s tier.optimizer=%s tier.checkpoint=%s "
+             "prefetch.read=%u prefetch.upload=%u threads=2 io.block=8192 io.depth=4 %s",
+             models[which].arithmetic, tiers[i / 27 % 3], tiers[i / 9 % 3], tiers[i / 3 % 3],
+             tiers[i % 3], i % 5 * 3, i % 4, more);
+    CHECK_MESSAGE(trainer_plan(models[which].model, unified, sets, ret_plan, &err) == ZINF_OK,
+                  "%s: %s", sets, err.text);
+}
+
+static void train(int which, unsigned i, bool unified, const char *more, trainer_options options,
+                  trainer_outcome *ret_outcome)
+{
+    zinf_plan plan = {0};
+
+    options.directory = directory;
+    options.steps = STEPS;
+    make(which, i, unified, more, &plan);
+    alarm(30); /* a run that hangs is killed, and the test with it */
+    trainer_run(&plan, &options, ret_outcome);
+    alarm(0);
+    zinf_plan_free(&plan);
+    CHECK_MESSAGE(ret_outcome->err.status == ZINF_OK, "%s", ret_outcome->err.text);
+}
+
+static void check_all(trainer_options options, unsigned stride, const char *more)
+{
+    char sets[80];
+
+    for (int which = 0; which < N_MODELS; which++) {
+        trainer_outcome wanted, found;
+        snprintf(sets, sizeof sets, "order=%s %s", which < N_UNTIED ? "horizontal" : "vertical",
+                 more);
+        train(which, 0, false, sets, (trainer_options){0}, &wanted);
+        CHECK(wanted.loss[0] > 4 && wanted.loss[STEPS - 1] < wanted.loss[0]);
+        snprintf(sets, sizeof sets, "order=vertical %s", more);
+        for (unsigned i = (unsigned)which % stride; i < 81; i += stride) {
+            train(which, i, false, sets, options, &found);
+            CHECK_MESSAGE(trainer_same(&wanted, &found), "model %d, tiers %u", which, i);
+        }
+        for (unsigned i = 0; i < 81; i += 40) { /* one memory */
+            train(which, i, true, sets, options, &found);
+            CHECK_MESSAGE(trainer_same(&wanted, &found), "model %d, one memory, tiers %u", which,
+                          i);
+        }
+    }
+}
+
+/* And those of a tied embedding, which the head and the embedding add to in another order, give the
+ * bits of vertical order on the device. */
+static void vertical_order_gives_the_bits_of_horizontal_order_on_every_tier(void)
+{
+    check_all((trainer_options){0}, 8, "");
+}
+
+static void so_it_does_with_random_delays_in_every_queue(void)
+{
+    check_all((trainer_options){.delay_seed = 1}, 20, "");
+}
+
+static void so_it_does_one_queue_after_another_and_with_the_other_engine(void)
+{
+    check_all((trainer_options){.serial = true}, 27, "");
+    check_all((trainer_options){.engine = ZINF_ENGINE_THREADS}, 27, "");
+}
+
+static void so_it_does_with_updates_inside_backward(void)
+{
+    check_all((trainer_options){0}, 26, "clip=0 optimizer_time=backward");
+}
+
+/* The sums of the tied embedding have 2 A terms of one micro-batch each, in another order: each is
+ * off by at most 2 (2 A - 1) eps of the terms' magnitudes, of which the norm cannot be more than
+ * the sum of what each micro-batch alone would have as norm. Losses before the first update are
+ * equal to the bit. */
+static void a_tied_embedding_has_the_same_first_loss_and_nearly_the_same_norm(void)
+{
+    for (int which = N_UNTIED; which < N_MODELS; which++) {
+        trainer_outcome across, down;
+        train(which, 0, false, "order=horizontal", (trainer_options){0}, &across);
+        train(which, 0, false, "order=vertical", (trainer_options){0}, &down);
+        const double a = which == N_UNTIED ? 2 : 8;
+        CHECK(across.loss[0] == down.loss[0]);
+        CHECK_MESSAGE(fabs(across.norm[0] - down.norm[0]) <=
+                          2 * (2 * a - 1) * (FLT_EPSILON / 2) * 2 * a * across.norm[0],
+                      "%.17g and %.17g", across.norm[0], down.norm[0]);
+        for (int step = 1; step < STEPS; step++)
+            CHECK(fabs(across.loss[step] - down.loss[step]) < 1e-3);
+    }
+}
+
+static uint64_t n_of(const zinf_plan *plan, unsigned opcode, uint32_t unit)
+{
+    const zinf_program *step = &plan->programs[ZINF_PROGRAM_STEP];
+    uint64_t n = 0;
+
+    for (uint32_t s = step->first_segment; s < step->first_segment + step->n_segments; s++)
+        for (uint32_t k = 0; k < plan->segments[s].n_instrs; k++) {
+            const zinf_instr *instr = &plan->instrs[plan->segments[s].first_instr + k];
+            if (instr->opcode == opcode && instr->unit == unit)
+                n += plan->segments[s].count;
+        }
+    return n;
+}
+
+/* Forward and backward fetch them, whatever the number of micro-batches; a gradient is complete
+ * when it leaves the device. */
+static void parameters_and_gradients_move_once_for_all_micro_batches(void)
+{
+    zinf_plan across = {0}, down = {0};
+
+    make(1, 80, false, "order=horizontal", &across);
+    make(1, 80, false, "order=vertical", &down);
+    CHECK(down.decisions.order == ZINF_VERTICAL && across.decisions.order == ZINF_HORIZONTAL);
+    for (uint32_t u = 0; u < down.n_units; u++) {
+        const bool ends = down.units[u].layer < 0; /* embedding, final norm, head */
+        CHECK(n_of(&down, ZINF_OP_UPLOAD, u) == (ends ? 1 : 2));
+        CHECK(n_of(&across, ZINF_OP_UPLOAD, u) >= (ends ? 4 : 8));
+        CHECK(n_of(&down, ZINF_OP_DOWNLOAD, u) == 1);
+        CHECK(n_of(&across, ZINF_OP_DOWNLOAD, u) == 4);
+        CHECK(n_of(&down, ZINF_OP_SUM_OF_SQUARES, u) == 1);
+    }
+    const zinf_traffic *grad = down.predicted.traffic + ZINF_CLASS_GRAD;
+    const zinf_traffic *before = across.predicted.traffic + ZINF_CLASS_GRAD;
+    CHECK(4 * grad->write_bytes == before->write_bytes);
+    CHECK(4 * grad->read_bytes == before->read_bytes); /* by the update; horizontal: thrice more */
+    const zinf_traffic *param = down.predicted.traffic + ZINF_CLASS_PARAM;
+    CHECK(4 * param->read_bytes <= across.predicted.traffic->read_bytes);
+    CHECK(param->write_bytes == across.predicted.traffic->write_bytes);
+    zinf_plan_free(&across);
+    zinf_plan_free(&down);
+}
+
+/* Inputs of 3 groups and of the final norm, and gradients of the last 3 of them, of 2 micro-batches
+ * of 16 tokens; read again by forward and backward. */
+static void boundaries_are_kept_for_each_micro_batch(void)
+{
+    const uint64_t each = ZINF_PAGE; /* 2 * 8 * 32 elements, in whole pages */
+    zinf_plan plan = {0};
+
+    make(0, 80, false, "order=vertical", &plan);
+    const zinf_traffic *t = plan.predicted.traffic + ZINF_CLASS_CHECKPOINT;
+    CHECK(t->write_bytes == 2 * (4 + 3) * each);
+    CHECK(t->read_bytes == 2 * (2 + 3 + 1 + 3) * each);
+    for (uint32_t i = 0; i < plan.n_items; i++)
+        if (!strcmp(plan.items[i].name, "activation checkpoints"))
+            CHECK(plan.items[i].bytes == 2 * 4 * each);
+    zinf_plan_free(&plan);
+}
+
+static void what_cannot_be_is_refused_with_a_sentence(void)
+{
+    static const trainer_model many = {64, 32, 2, 100, 8, 65536, "bf16", NULL};
+    zinf_plan plan = {0};
+    zinf_error err = {0};
+
+    CHECK(trainer_plan(&gpt2, false, "order=vertical checkpoint_interval=none", &plan, &err) ==
+          ZINF_BAD_INPUT);
+    CHECK_MESSAGE(strstr(err.text, "checkpoint_interval"), "%s", err.text);
+    err = (zinf_error){0};
+    CHECK(trainer_plan(&many, false, "order=vertical micro_batch=1 checkpoint_interval=1", &plan,
+                       &err) == ZINF_DOES_NOT_FIT);
+    CHECK_MESSAGE(strstr(err.text, "order=horizontal"), "%s", err.text);
+    err = (zinf_error){0};
+    CHECK(trainer_plan(&gpt2, false, "order=diagonal", &plan, &err) == ZINF_BAD_INPUT);
+    CHECK_MESSAGE(strstr(err.text, "horizontal, vertical"), "%s", err.text);
+}
+
+/* Each k-th instruction of the opcode in the step, of one layer. */
+static uint32_t find(const zinf_plan *plan, unsigned opcode, int32_t layer, uint32_t k)
+{
+    uint32_t i = plan->segments[plan->programs[ZINF_PROGRAM_STEP].first_segment].first_instr;
+
+    for (; i < plan->n_instrs; i++)
+        if (plan->instrs[i].opcode == opcode && plan->instrs[i].layer == layer && k-- == 0)
+            break;
+    CHECK(i < plan->n_instrs);
+    return i;
+}
+
+/* An operand of the second micro-batch becomes that of the first, whole and in its place. */
+static void a_block_that_takes_another_micro_batch_is_refused(void)
+{
+    const struct {
+        unsigned opcode, slot;
+    } faults[] = {{ZINF_OP_RMSNORM_FORWARD, 0}, {ZINF_OP_LINEAR_BACKWARD_WEIGHT, 0},
+                  {ZINF_OP_LINEAR_BACKWARD_WEIGHT, 1}, {ZINF_OP_ATTENTION_BACKWARD, 2}};
+
+    for (size_t f = 0; f < sizeof faults / sizeof *faults; f++) {
+        zinf_plan plan = {0};
+        zinf_error err = {0};
+        make(0, 0, true, "order=vertical", &plan);
+        const uint32_t n = faults[f].opcode == ZINF_OP_RMSNORM_FORWARD        ? 2
+                           : faults[f].opcode == ZINF_OP_LINEAR_BACKWARD_WEIGHT ? 4 : 1;
+        const uint32_t first = find(&plan, faults[f].opcode, 1, 0);
+        const uint32_t second = find(&plan, faults[f].opcode, 1, n);
+        zinf_operand *o = plan.operands;
+        o[plan.instrs[second].operand0 + faults[f].slot] =
+            o[plan.instrs[first].operand0 + faults[f].slot];
+        CHECK(zinf_plan_check(&plan, &err) == ZINF_DOES_NOT_FIT && err.text[0] == 'C');
+        printf("# %s\n", err.text);
+        zinf_plan_free(&plan);
+    }
+}
+
+/* Tokens of the two micro-batches exchanged everywhere: each is what it was, sums are not. */
+static void micro_batches_in_another_order_are_refused(void)
+{
+    zinf_plan plan = {0};
+    zinf_error err = {0};
+
+    make(0, 0, true, "order=vertical", &plan);
+    const uint32_t batch = find(&plan, ZINF_OP_BATCH, -1, 0);
+    const zinf_operand all = plan.operands[plan.instrs[batch].operand0];
+    for (uint32_t i = batch + 1; i < batch + plan.n_instrs - batch; i++)
+        for (uint32_t k = 0; k < plan.instrs[i].n_operands; k++) {
+            zinf_operand *o = &plan.operands[plan.instrs[i].operand0 + k];
+            if (o->value == all.value && 2 * o->bytes == all.bytes)
+                o->offset = 2 * all.offset + o->bytes - o->offset;
+        }
+    CHECK(zinf_plan_check(&plan, &err) == ZINF_DOES_NOT_FIT);
+    CHECK_MESSAGE(!strncmp(err.text, "C7", 2) && strstr(err.text, "comes next"), "%s", err.text);
+    zinf_plan_free(&plan);
+}
+
+/* One micro-batch: both orders are the same plan. */
+static void one_micro_batch_has_one_order(void)
+{
+    zinf_plan across = {0}, down = {0};
+
+    make(4, 80, false, "micro_batch=4 order=horizontal", &across);
+    make(4, 80, false, "micro_batch=4 order=vertical", &down);
+    CHECK(across.n_instrs == down.n_instrs && across.n_waits == down.n_waits);
+    CHECK(!memcmp(across.operands, down.operands, across.n_operands * sizeof *across.operands));
+    zinf_plan_free(&across);
+    zinf_plan_free(&down);
+}
+
+int main(void)
+{
+    const char *base = getenv("TMPDIR");
+
+    snprintf(directory, sizeof directory, "%.40s/zinf-vertical-XXXXXX", base ? base : "/tmp");
+    if (!mkdtemp(directory))
+        return 1;
+    RUN(vertical_order_gives_the_bits_of_horizontal_order_on_every_tier);
+    RUN(so_it_does_with_random_delays_in_every_queue);
+    RUN(so_it_does_one_queue_after_another_and_with_the_other_engine);
+    RUN(so_it_does_with_updates_inside_backward);
+    RUN(a_tied_embedding_has_the_same_first_loss_and_nearly_the_same_norm);
+    RUN(parameters_and_gradients_move_once_for_all_micro_batches);
+    RUN(boundaries_are_kept_for_each_micro_batch);
+    RUN(what_cannot_be_is_refused_with_a_sentence);
+    RUN(one_micro_batch_has_one_order);
+    RUN(a_block_that_takes_another_micro_batch_is_refused);
+    RUN(micro_batches_in_another_order_are_refused);
+    rmdir(directory);
+    return check_finish();
+}
