@@ -69,6 +69,7 @@ static const char *nearest_option(const char *text)
 static zinf_status parse(int argc, char **argv, options *ret, zinf_error *err)
 {
     options o = {.top = 0};
+    zinf_settings free_settings;
     const char *planned[] = {"--policy", "--report", "--emit-deepspeed"};
 
     zinf_settings_init(&o.settings);
@@ -87,6 +88,11 @@ static zinf_status parse(int argc, char **argv, options *ret, zinf_error *err)
         } else if (!strcmp(arg, "--set")) {
             if (!value)
                 return zinf_fail(err, ZINF_BAD_INPUT, "--set needs KEY=VALUE");
+            const size_t key = strcspn(value, "=") + 1;
+            for (int k = 1; k + 1 < i; k++)
+                if (!strcmp(argv[k], "--set") && !strncmp(argv[k + 1], value, key))
+                    return zinf_fail(err, ZINF_BAD_INPUT, "--set %.*s is given twice",
+                                     (int)(key - 1), value);
             if (zinf_override_is(value)) {
                 if (o.n_overrides == MOST_OVERRIDES)
                     return zinf_fail(err, ZINF_BAD_INPUT, "more than %d --set of the model's keys",
@@ -143,6 +149,12 @@ static zinf_status parse(int argc, char **argv, options *ret, zinf_error *err)
         return zinf_fail(err, ZINF_BAD_INPUT,
                          "a CLUSTER file is missing after \"%.200s\" (zinf-plan --help)",
                          o.model);
+    zinf_settings_init(&free_settings);
+    if (!o.help && !o.model &&
+        (o.explain || o.json || o.top || o.output || o.trace || o.n_overrides ||
+         memcmp(&o.settings, &free_settings, sizeof free_settings)))
+        return zinf_fail(err, ZINF_BAD_INPUT, "--check, --show and --simulate take a PLAN and no "
+                         "other option");
     const zinf_named_file files[] = {{"MODEL", o.model, false}, {"CLUSTER", o.cluster, false},
                                      {"-o", o.output, true}, {"--trace", o.trace, true}};
     if (zinf_files_distinct(files, sizeof files / sizeof *files, err) != ZINF_OK)

@@ -16,8 +16,28 @@ static bool same(const char *a, const char *b)
     return S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
+/* Is the path the file that a standard stream goes to? Two writers would overwrite each other. */
+static bool is_stream(const char *path, int fd)
+{
+    struct stat x, y;
+
+    return !stat(path, &x) && !fstat(fd, &y) && S_ISREG(x.st_mode) && x.st_dev == y.st_dev &&
+           x.st_ino == y.st_ino;
+}
+
 zinf_status zinf_files_distinct(const zinf_named_file *files, size_t n, zinf_error *err)
 {
+    for (size_t i = 0; i < n; i++) {
+        if (!files[i].path || !files[i].written)
+            continue;
+        if (!strcmp(files[i].path, "-"))
+            return zinf_fail(err, ZINF_BAD_INPUT, "%s \"-\": standard output is /dev/stdout, a file "
+                             "of that name ./-", files[i].option);
+        if (is_stream(files[i].path, 1) || is_stream(files[i].path, 2))
+            return zinf_fail(err, ZINF_BAD_INPUT, "%s \"%.300s\" is the file that standard output "
+                             "or error goes to: it would be overwritten; give another name",
+                             files[i].option, files[i].path);
+    }
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < n; k++)
             if (i != k && files[i].path && files[k].path && files[i].written &&

@@ -15,8 +15,9 @@ typedef struct zinf_named_file {
     bool written;
 } zinf_named_file;
 
-/* BAD_INPUT if a file that will be written is also another of them, by whatever name: an input
- * would be lost, or one output with the other. Devices and pipes may be named twice. */
+/* BAD_INPUT if a file that will be written is also another of them, or the one that standard output
+ * or error goes to, by whatever name: an input would be lost, or one output with the other. Devices
+ * and pipes may be named twice. "-" is refused: it would be a file of that name. */
 zinf_status zinf_files_distinct(const zinf_named_file *files, size_t n, zinf_error *err);
 
 /* Creates or opens an output. flags: O_TRUNC or O_APPEND; what: "log", for the error. A pipe that

@@ -365,6 +365,14 @@ def no_output_overwrites_an_input_or_another_output():
         assert file.read() == whole
     cluster = lab.file("cluster.yaml", lib.CLUSTER_TEXT.format(unified="false",
                                                                memory="1 GiB").encode())
+    for command in (run + ["--log", same], [lab.plan_command, model, cluster, "-o", same]):
+        for stream in "stdout", "stderr":  # its own offset: each would overwrite the other
+            with open(same, "w") as file:
+                done = subprocess.run(command, **{"stdout": subprocess.PIPE,
+                                                  "stderr": subprocess.PIPE, stream: file})
+            with open(same, "rb") as file:
+                text = (done.stderr or b"") + file.read()
+            assert done.returncode == 2 and b"standard output or error goes to" in text, text
     for words in (["-o", model], ["--trace", cluster], ["-o", same, "--trace", same]):
         done = lab.call(lab.plan_command, model, cluster, *words, code=2)
         assert "same file" in done.stderr, done.stderr
