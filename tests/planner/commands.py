@@ -446,7 +446,7 @@ training: {sequence: 32, global_batch: 4, precision: fp32, optimizer: {lr: 1e-3}
             assert file.read() == expected
     config["sliding_window"] = 32
     write("it's one/config.json", json.dumps({**config, "model_type": "mistral"}))
-    done = run(path("it's one"), cluster)
+    done = run(path("it's one"), cluster, "--set", "training.sequence=33")
     assert done.returncode == 2 and "sliding_window" in done.stderr, done.stderr
 
 

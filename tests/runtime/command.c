@@ -55,7 +55,7 @@ static void wrong_options_are_the_users_fault(void)
         {{"zinf-run", "p", "--engine", "fast"}, "auto|uring|threads"},
         {{"zinf-run", "p", "--on-nonfinite", "go"}, "stop|skip"},
         {{"zinf-run", "p", "--export-dtype", "bf16"}, "--export"},
-        {{"zinf-run", "p", "--export", "x", "--export-dtype", "fp16"}, "fp32|bf16"},
+        {{"zinf-run", "p", "--export", "x", "--export-dtype", "fp8"}, "fp32|bf16"},
         {{"zinf-run", "p", "--export-shard", "x"}, "whole number"},
         {{"zinf-run", "p", "--init", "some/dir", "--resume", "r"}, "both say where to start"},
         {{"zinf-run", "p", "--init", "random", "--resume", "r"}, "both say where to start"},
