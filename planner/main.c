@@ -88,11 +88,6 @@ static zinf_status parse(int argc, char **argv, options *ret, zinf_error *err)
         } else if (!strcmp(arg, "--set")) {
             if (!value)
                 return zinf_fail(err, ZINF_BAD_INPUT, "--set needs KEY=VALUE");
-            const size_t key = strcspn(value, "=") + 1;
-            for (int k = 1; k + 1 < i; k++)
-                if (!strcmp(argv[k], "--set") && !strncmp(argv[k + 1], value, key))
-                    return zinf_fail(err, ZINF_BAD_INPUT, "--set %.*s is given twice",
-                                     (int)(key - 1), value);
             if (zinf_override_is(value)) {
                 if (o.n_overrides == MOST_OVERRIDES)
                     return zinf_fail(err, ZINF_BAD_INPUT, "more than %d --set of the model's keys",

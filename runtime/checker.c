@@ -394,6 +394,9 @@ static bool leave(zinf_checker *c, bool empty)
         const uint64_t n = plan->units[u].shard_elems, stride = plan->units[u].array_stride;
         if ((!empty || (flushes && c->late)) && c->tallies[u].updates != moves)
             return refuse(c, "C7", 0, &o, "a unit is not updated or moved exactly once");
+        if (!empty && trains && c->late && !c->tallies[u].clipped)
+            return refuse(c, "C7", 0, &o, "the norm is not taken of a unit's gradient, from which "
+                          "the next step updates it");
         if (!holds(c, u, PARAM, 0, n * zinf_dtype_bytes(plan->job.precision)) ||
             !holds(c, u, OPTIMIZER, 0, 4 * n) || !holds(c, u, OPTIMIZER, stride, 4 * n) ||
             !holds(c, u, OPTIMIZER, 2 * stride, 4 * n) || (c->late && !holds(c, u, GRAD, 0, 4 * n)))

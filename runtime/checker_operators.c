@@ -184,7 +184,8 @@ static bool is_state(zinf_checker *c, uint32_t slot)
 
 bool zinf_checker_add(const sum *first, const sum *second, sum *ret_sum)
 {
-    const bool continues = !first->n || !second->n || second->first == first->first + first->n;
+    const bool continues = !first->n || !second->n ||
+                           (second->first == first->first + first->n && second->n == 1);
 
     *ret_sum = first->n ? (sum){first->first, first->n + second->n} : *second;
     return continues;
@@ -334,6 +335,8 @@ static bool check_role(zinf_checker *c)
         return is_array(c, 0, GRAD, 0);
     case ZINF_OP_CLIP:
         c->clips++;
+        if (c->kind != ZINF_PROGRAM_STEP)
+            return refuse(c, "C7", 0, o, "is the norm of a step in another program");
         if (!zinf_checker_loss_is_whole(c, true))
             return refuse(c, "C7", 0, o, "comes before the loss of all ranks");
         if (o[1].offset != 8 * ZINF_SCALAR_NORM || first >= plan->n_units || o->rows != 1 ||

@@ -212,7 +212,8 @@ bool zinf_checker_ordered(zinf_checker *c, const zinf_operand *o, const cell *x,
 /* C7: the sums are those of all micro-batches for all uses of the unit. */
 bool zinf_checker_complete(zinf_checker *c, uint32_t unit, const sum sums[2]);
 
-/* What becomes of two sums if the second is added to the first; false if it does not follow it. */
+/* What becomes of two sums if the second is added to the first; false if it is not one contribution
+ * that follows it: sums in another order have other bits. */
 bool zinf_checker_add(const sum *first, const sum *second, sum *ret_sum);
 
 /* What the plan states of its model, batch, memory and programs is so. */

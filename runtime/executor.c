@@ -513,7 +513,8 @@ zinf_status zinf_executor_run(zinf_executor *executor, zinf_program_kind program
         return zinf_fail(err, executor->error.status, "%s", executor->error.text);
     executor->program = program;
     executor->env = env;
-    zinf_nonfinite_forget(executor);
+    if (program == ZINF_PROGRAM_STEP) /* what it found is asked for after others ran, too */
+        zinf_nonfinite_forget(executor);
     for (unsigned q = 0; q < ZINF_N_QUEUES; q++) {
         zinf_lane *lane = &executor->lanes[q];
         atomic_store(&lane->done, 0);

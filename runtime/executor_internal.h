@@ -143,7 +143,7 @@ zinf_status zinf_op_prepare(zinf_executor *executor, zinf_op *op, zinf_error *er
 
 /* nonfinite.c */
 void zinf_nonfinite_note(zinf_executor *executor, const zinf_op *op, const float *x, uint64_t n);
-void zinf_nonfinite_forget(zinf_executor *executor); /* before a run */
+void zinf_nonfinite_forget(zinf_executor *executor); /* before a step */
 
 /* transfer.c: the read and write queues. */
 zinf_status zinf_transfer_open(zinf_executor *executor, zinf_error *err);

@@ -31,8 +31,8 @@ zinf_status zinf_files_distinct(const zinf_named_file *files, size_t n, zinf_err
         if (!files[i].path || !files[i].written)
             continue;
         if (!strcmp(files[i].path, "-"))
-            return zinf_fail(err, ZINF_BAD_INPUT, "%s \"-\": standard output is /dev/stdout, a file "
-                             "of that name ./-", files[i].option);
+            return zinf_fail(err, ZINF_BAD_INPUT, "%s \"-\": standard output is /dev/stdout, a "
+                             "file of that name ./-", files[i].option);
         if (is_stream(files[i].path, 1) || is_stream(files[i].path, 2))
             return zinf_fail(err, ZINF_BAD_INPUT, "%s \"%.300s\" is the file that standard output "
                              "or error goes to: it would be overwritten; give another name",

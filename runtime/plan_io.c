@@ -185,7 +185,7 @@ zinf_status zinf_plan_write(zinf_plan *plan, const char *path, zinf_error *err)
     static const char zeros[8];
     file_header header = {.version = ZINF_PLAN_VERSION, .n_sections = N_SECTIONS};
     file_fixed fixed;
-    char temporary[PATH_MAX], suffix[32] = "";
+    char target[PATH_MAX], temporary[PATH_MAX], suffix[32] = "";
     XXH64_state_t *hash = XXH64_createState();
     bool in_place = false;
     struct stat info;
@@ -210,8 +210,11 @@ zinf_status zinf_plan_write(zinf_plan *plan, const char *path, zinf_error *err)
     }
     header.hash = XXH64_digest(hash);
 
-    /* A device or a pipe is written to, never replaced by a file. */
+    /* A device or a pipe is written to, never replaced by a file; nor is a link, but what it is a
+     * link to. */
     in_place = !stat(path, &info) && !S_ISREG(info.st_mode);
+    if (!in_place && !lstat(path, &info) && S_ISLNK(info.st_mode) && realpath(path, target))
+        path = target;
     if (!in_place)
         snprintf(suffix, sizeof suffix, ".%ld.tmp", (long)getpid());
     if (snprintf(temporary, sizeof temporary, "%s%s", path, suffix) >= (int)sizeof temporary) {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/checker.h"
+#include "runtime/checker_state.h"
 #include "runtime/overhead.h"
 #include "runtime/opcodes.h"
 #include "runtime/overhead.h"
@@ -284,11 +285,11 @@ static void a_sum_over_ranks_of_no_value_of_its_own_is_refused(void)
 static void a_norm_of_one_rank_is_refused(void)
 {
     zinf_plan p = plan_of(2);
-    const uint32_t i = STEP(CLIP, 0), sum = STEP(ALLREDUCE, 1);
-    operand(&p, i, 0)->value = operand(&p, sum, 0)->value; /* before the sum over ranks .. */
+    const uint32_t i = STEP(CLIP, 0), squares = STEP(ALLREDUCE, 1);
+    operand(&p, i, 0)->value = operand(&p, squares, 0)->value; /* before the sum over ranks .. */
     for (uint32_t m = 0; m < n_mutations; m++) /* .. which is left out */
         if (!strcmp(mutations[m].name, "drop_instr"))
-            CHECK(mutations[m].apply(&p, sum));
+            CHECK(mutations[m].apply(&p, squares));
     check_refused(&p, "C7", i - 1, "is not summed over ranks");
 }
 
@@ -468,6 +469,56 @@ static void an_empty_program_is_refused(void)
     }
 }
 
+/* Updates in the next forward: the step's last segment is the norm alone. */
+static zinf_plan late_plan(void)
+{
+    zinf_plan plan = {0}, copy;
+    zinf_error err = {0};
+
+    CHECK_MESSAGE(!trainer_plan_ranks(&gpt2, true, 1, ON_DEVICE " optimizer_time=forward", &plan,
+                                      &err), "%s", err.text);
+    copy = mutate_copy(&plan);
+    zinf_plan_free(&plan);
+    return copy;
+}
+
+static void a_step_that_leaves_no_norm_is_refused(void)
+{
+    zinf_plan p = late_plan();
+    zinf_program *step = &p.programs[ZINF_PROGRAM_STEP];
+    const zinf_segment *last = &p.segments[step->first_segment + step->n_segments - 1];
+
+    CHECK(last->n_instrs == 1 && p.instrs[last->first_instr].opcode == ZINF_OP_CLIP);
+    step->n_segments--;
+    check_refused_whole(&p, "the norm is not taken");
+}
+
+static void sums_grow_by_one_micro_batch_after_the_other(void)
+{
+    const sum none = {0}, first = {0, 1}, second = {1, 1}, third = {2, 1}, both = {1, 2};
+    sum made;
+
+    CHECK(zinf_checker_add(&none, &both, &made) && made.first == 1 && made.n == 2);
+    CHECK(zinf_checker_add(&first, &second, &made) && made.first == 0 && made.n == 2);
+    CHECK(zinf_checker_add(&made, &third, &made) && made.n == 3);
+    CHECK(!zinf_checker_add(&first, &third, &made)); /* one is missing */
+    CHECK(!zinf_checker_add(&first, &both, &made));  /* other bits: a + (b + c) */
+}
+
+static void a_norm_in_another_program_is_refused(void)
+{
+    zinf_plan p = late_plan();
+    const uint32_t clip = STEP(CLIP, 0), of_squares = STEP(SUM_OF_SQUARES, 0);
+    const uint32_t zero = find(&p, ZINF_PROGRAM_FLUSH, ZINF_OP_ZERO, 0);
+
+    CHECK(of_squares < clip && p.instrs[zero].queue == p.instrs[clip].queue);
+    const uint32_t wait0 = p.instrs[zero].wait0, n_waits = p.instrs[zero].n_waits;
+    p.instrs[zero] = p.instrs[clip]; /* FLUSH ends with it, instead of with nothing left */
+    p.instrs[zero].wait0 = wait0;
+    p.instrs[zero].n_waits = n_waits;
+    check_refused_whole(&p, "C");
+}
+
 int main(void)
 {
     RUN(a_forward_value_for_a_gradient_is_refused);
@@ -504,5 +555,8 @@ int main(void)
     RUN(another_global_batch_is_refused);
     RUN(less_overhead_than_it_takes_is_refused);
     RUN(an_empty_program_is_refused);
+    RUN(a_step_that_leaves_no_norm_is_refused);
+    RUN(a_norm_in_another_program_is_refused);
+    RUN(sums_grow_by_one_micro_batch_after_the_other);
     return check_finish();
 }

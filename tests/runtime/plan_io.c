@@ -228,6 +228,26 @@ static void a_pipe_is_written_to_and_never_replaced(void)
     CHECK(n > 8 && !memcmp(bytes, "ZINFPLAN", 8));
 }
 
+static void a_link_stays_and_its_file_is_replaced(void)
+{
+    char link_path[300], file_path[300];
+    struct stat info;
+    zinf_plan plan = builder_pipe(), again = {0};
+    zinf_error err = {0};
+
+    snprintf(link_path, sizeof link_path, "%s/link", directory);
+    snprintf(file_path, sizeof file_path, "%s/target", directory);
+    FILE *file = fopen(file_path, "w");
+    CHECK(file && !fclose(file) && !symlink("target", link_path));
+    CHECK_MESSAGE(!zinf_plan_write(&plan, link_path, &err), "%s", err.text);
+    CHECK(!lstat(link_path, &info) && S_ISLNK(info.st_mode));
+    CHECK_MESSAGE(!zinf_plan_read(file_path, &again, &err), "%s", err.text);
+    unlink(link_path);
+    unlink(file_path);
+    zinf_plan_free(&plan);
+    zinf_plan_free(&again);
+}
+
 int main(void)
 {
     const char *base = getenv("TMPDIR");
@@ -241,6 +261,7 @@ int main(void)
     RUN(a_hostile_plan_never_breaks_the_reader);
     RUN(each_broken_rule_is_named);
     RUN(a_pipe_is_written_to_and_never_replaced);
+    RUN(a_link_stays_and_its_file_is_replaced);
     unlink(path);
     rmdir(directory);
     return check_finish();
