@@ -73,7 +73,7 @@ probe_rate probe_result(probe_case *it);
 /* One line on stderr: name, median, best, spread. `scale` divides, `unit` names the result. */
 void probe_report(const char *name, probe_rate rate, double scale, const char *unit);
 
-/* Huge pages where the kernel allows it, touched; NULL if memory is short. Freed by free(). */
+/* Small pages, touched; NULL if memory is short. Freed by free(). */
 void *probe_reserve(size_t bytes);
 
 zinf_status probe_measure_compute(const probe_options *options, uint64_t available_bytes,
