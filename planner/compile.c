@@ -1,6 +1,7 @@
 /* planner/compile.c - see compile.h. */
 #include "planner/compile.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -318,11 +319,6 @@ static double extend(double shallow, double deep, double steps)
     return deep + (deep - shallow) * steps;
 }
 
-static double max2(double a, double b)
-{
-    return a > b ? a : b;
-}
-
 /* Of a tier: what all ranks own; of an arena what none does. Both are on that line, what the rank
  * with most owns is not. */
 static double all_owned_bytes(const zinf_plan *plan, unsigned tier)
@@ -371,7 +367,7 @@ zinf_status zinf_probe_decisions(const zinf_model *model, const zinf_cluster *cl
     for (unsigned t = 0; t < ZINF_TIER_SCALAR; t++) {
         const zinf_machine_info *last = &c[n - 1].plan.machine;
         double arena = extend(shared_bytes(&c[0].plan, t), shared_bytes(&c[n - 1].plan, t), steps) +
-                       max2((double)last->owned_bytes[t],
+                       fmax((double)last->owned_bytes[t],
                             extend(all_owned_bytes(&c[0].plan, t),
                                    all_owned_bytes(&c[n - 1].plan, t), steps) / decisions->ranks);
         double overhead = extend((double)c[0].plan.machine.overhead_bytes[t],
@@ -398,7 +394,7 @@ zinf_status zinf_probe_decisions(const zinf_model *model, const zinf_cluster *cl
             probe.work += 2 * c[i].plan.n_instrs;
         }
     }
-    probe.step_s = max2(c[n - 1].plan.predicted.step_s, /* more blocks take no less */
+    probe.step_s = fmax(c[n - 1].plan.predicted.step_s, /* more blocks take no less */
                         extend(c[0].plan.predicted.step_s, c[n - 1].plan.predicted.step_s, steps));
     for (int i = 0; i < n; i++)
         discard(&c[i]);

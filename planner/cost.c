@@ -84,11 +84,6 @@ static double touched_bytes(const zinf_plan *plan, const zinf_instr *instr)
     return bytes;
 }
 
-static double max2(double a, double b)
-{
-    return a > b ? a : b;
-}
-
 /* A GEMM that moves more bytes for its FLOP than those whose rate the peak is, in proportion:
  * zinf-probe's are 2048 x 3072 x 768, each matrix touched once. */
 static double gemm_s(double flops, double bytes, double element_bytes, double peak,
@@ -96,7 +91,7 @@ static double gemm_s(double flops, double bytes, double element_bytes, double pe
 {
     const double usual = flops / 2 * element_bytes * (1.0 / 2048 + 1.0 / 3072 + 1.0 / 768);
 
-    return flops / peak + max2(0, bytes - usual) / bandwidth;
+    return flops / peak + fmax(0, bytes - usual) / bandwidth;
 }
 
 /* An owner brings the parameters it is about to broadcast. */
@@ -117,8 +112,8 @@ double zinf_owner_share(const zinf_plan *plan, double elems)
     double largest = 0;
 
     for (uint32_t u = 0; u < plan->n_units; u++)
-        largest = max2(largest, (double)plan->units[u].n_elems);
-    return max2(1.0 / plan->decisions.ranks, elems > 0 ? largest / elems : 0);
+        largest = fmax(largest, (double)plan->units[u].n_elems);
+    return fmax(1.0 / plan->decisions.ranks, elems > 0 ? largest / elems : 0);
 }
 
 static double work_s(const zinf_plan *plan, const zinf_cluster *cluster, const zinf_instr *instr)
@@ -182,7 +177,7 @@ static double work_s(const zinf_plan *plan, const zinf_cluster *cluster, const z
     case ZINF_OP_INIT:
         return (double)o[0].cols * INIT_NS * 1e-9 / (double)plan->decisions.n_threads;
     default:
-        return max2(flops / peak, bytes / bandwidth);
+        return fmax(flops / peak, bytes / bandwidth);
     }
 }
 

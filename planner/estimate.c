@@ -3,16 +3,13 @@
  */
 #include "planner/estimate.h"
 
+#include <math.h>
+
 #include "kernels/kernels.h"
 #include "planner/cost.h"
 #include "planner/graph.h"
 #include "planner/lower.h"
 #include "planner/ranks.h"
-
-static double max2(double a, double b)
-{
-    return a > b ? a : b;
-}
 
 /* Sizes that both halves need. */
 typedef struct shape {
@@ -43,7 +40,7 @@ static shape measure(const zinf_model *m, const zinf_decisions *d)
             s.vocab_tile = tile;
         } else {
             s.block_params += rows * cols;
-            s.largest_tile = max2(s.largest_tile, tile);
+            s.largest_tile = fmax(s.largest_tile, tile);
         }
     }
     for (int i = 0; i < ZINF_N_SMALL; i++)
@@ -88,7 +85,7 @@ static double window_sum(const double *sizes, uint32_t n, uint32_t window)
 
     for (uint32_t i = 0; i < n; i++) {
         sum += sizes[i] - (i >= window ? sizes[i - window] : 0);
-        most = max2(most, sum);
+        most = fmax(most, sum);
     }
     return most;
 }
@@ -103,15 +100,15 @@ static void memory(const zinf_model *m, const zinf_cluster *cluster, const zinf_
     const bool grad_away = tier[ZINF_CLASS_GRAD] != ZINF_TIER_DEVICE || d->ranks > 1;
     const bool owner = d->partitioning == ZINF_OWNER;
     const double shard = owner ? 1 : 1.0 / d->ranks; /* of a unit, where a rank has any of it */
-    const double largest = owner ? max2(s->vocab_tile, s->largest_tile) / s->params : 0;
-    const double held = max2(1.0 / d->ranks, largest); /* of all units */
+    const double largest = owner ? fmax(s->vocab_tile, s->largest_tile) / s->params : 0;
+    const double held = fmax(1.0 / d->ranks, largest); /* of all units */
     const double upload = d->prefetch_upload;
     /* whole tiles that are there at once, beside the one in use */
     const double window = d->ranks > 1     ? d->prefetch_gather
-                          : cluster->unified ? max2(d->prefetch_read, upload)
+                          : cluster->unified ? fmax(d->prefetch_read, upload)
                                              : upload;
     const double chunk = (double)zinf_classifier_chunk(m, cluster, d, (uint64_t)s->n);
-    const double widest = max2(s->largest_tile, s->vocab_tile) * shard; /* a rank's part of it */
+    const double widest = fmax(s->largest_tile, s->vocab_tile) * shard; /* a rank's part of it */
     double residual = s->n * s->c * s->act;
 
     bytes[tier[ZINF_CLASS_PARAM]] += s->params * s->act * held;
@@ -135,11 +132,11 @@ static void memory(const zinf_model *m, const zinf_cluster *cluster, const zinf_
         head_grad = embedding_grad + 4 * s->vocab_tile;
     }
     if (d->ranks > 1 && (!owner || param_stored)) /* the shards in flight */
-        tile_bytes += s->largest_tile * s->act * shard * (1 + max2(d->prefetch_read, upload));
+        tile_bytes += s->largest_tile * s->act * shard * (1 + fmax(d->prefetch_read, upload));
     const uint64_t tokens = (uint64_t)s->n;
     double scratch = (double)zinf_attention_scratch_bytes(m->sequence, m->head_dim, d->n_threads);
     for (int l = 0; l < ZINF_LINEAR_VOCAB; l++)
-        scratch = max2(scratch, (double)zinf_gemm_scratch_bytes(
+        scratch = fmax(scratch, (double)zinf_gemm_scratch_bytes(
                                     tokens, zinf_linear_rows(m, l) / d->tiles[l],
                                     zinf_linear_cols(m, l), d->n_threads));
     const double vocab_scratch = (double)zinf_gemm_scratch_bytes(
@@ -161,7 +158,7 @@ static void memory(const zinf_model *m, const zinf_cluster *cluster, const zinf_
                               (tier[ZINF_CLASS_GRAD] != (uint32_t)at ? 4 : 0)) +
                  (tier[ZINF_CLASS_PARAM] != (uint32_t)at ? widest * s->act : 0);
     const bool early = d->optimizer_time != ZINF_AFTER_BACKWARD; /* both at once */
-    const double on_device = max2(backward, classifier) + (early ? update[ZINF_TIER_DEVICE] : 0);
+    const double on_device = fmax(backward, classifier) + (early ? update[ZINF_TIER_DEVICE] : 0);
     if (host != ZINF_TIER_DEVICE) {
         double staging = early ? update[ZINF_TIER_HOST] : 0;
         if (tier[ZINF_CLASS_PARAM] == ZINF_TIER_NVME)
@@ -175,9 +172,9 @@ static void memory(const zinf_model *m, const zinf_cluster *cluster, const zinf_
         double saved = home == ZINF_TIER_HOST ? 0 : window_sum(sizes, n_units, 2) * 12 * shard;
         if (tier[ZINF_CLASS_PARAM] != ZINF_TIER_HOST)
             filled += widest * s->act;
-        bytes[ZINF_TIER_HOST] += max2(max2(staging, update[ZINF_TIER_HOST]), max2(filled, saved));
+        bytes[ZINF_TIER_HOST] += fmax(fmax(staging, update[ZINF_TIER_HOST]), fmax(filled, saved));
     }
-    bytes[ZINF_TIER_DEVICE] += max2(on_device, update[ZINF_TIER_DEVICE]);
+    bytes[ZINF_TIER_DEVICE] += fmax(on_device, update[ZINF_TIER_DEVICE]);
 }
 
 static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zinf_decisions *d,
@@ -271,17 +268,17 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
         write /= cluster->nvme.write;
     }
     compute += device;
-    double storage = cluster->nvme.overlap ? max2(read, write) : read + write;
+    double storage = cluster->nvme.overlap ? fmax(read, write) : read + write;
     bool shared = cluster->device.kind[1] == 'p'; /* cpu: compute and copies share cores */
     const bool waits = d->collectives == ZINF_SYNCHRONOUS;
     if (waits)
         compute += exchanged;
     double busy = shared ? compute + update + up + down + (waits ? 0 : exchanged)
-                         : max2(max2(max2(compute, update), max2(up, down)), exchanged);
+                         : fmax(fmax(fmax(compute, update), fmax(up, down)), exchanged);
     /* a short prefetch exposes part of each transfer: half a stage in distance + 1 */
     double exposed = (storage + (shared ? 0 : up)) /
                      (double)(2 * (1 + d->prefetch_read) * (1 + d->prefetch_upload));
-    const double hidden = max2(busy, storage); /* a pass if everything hides that can */
+    const double hidden = fmax(busy, storage); /* a pass if everything hides that can */
     double pass = hidden + (busy < storage ? 0 : exposed < busy ? exposed : busy) * 0.1;
     const double pass_storage = storage;
 
@@ -319,12 +316,12 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
         r /= cluster->nvme.read;
         w /= cluster->nvme.write;
     }
-    storage = cluster->nvme.overlap ? max2(r, w) : r + w;
-    double work = shared ? adam + u + dn : max2(adam, max2(u, dn));
+    storage = cluster->nvme.overlap ? fmax(r, w) : r + w;
+    double work = shared ? adam + u + dn : fmax(adam, fmax(u, dn));
     if (early || late) /* beside the last pass, or the first */
         return s->passes * pass - hidden +
-               max2(shared ? busy + work : max2(busy, work), pass_storage + storage);
-    double tail = d->prefetch_read ? max2(storage, work) : r + w + adam + u + dn;
+               fmax(shared ? busy + work : fmax(busy, work), pass_storage + storage);
+    double tail = d->prefetch_read ? fmax(storage, work) : r + w + adam + u + dn;
     return s->passes * pass + tail;
 }
 

@@ -7,13 +7,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static bool one_file(const struct stat *x, const struct stat *y)
+{
+    return S_ISREG(x->st_mode) && x->st_dev == y->st_dev && x->st_ino == y->st_ino;
+}
+
 static bool same(const char *a, const char *b)
 {
     struct stat x, y;
 
-    if (stat(a, &x) || stat(b, &y))
-        return !strcmp(a, b);
-    return S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+    return stat(a, &x) || stat(b, &y) ? !strcmp(a, b) : one_file(&x, &y);
 }
 
 /* Is the path the file that a standard stream goes to? Two writers would overwrite each other. */
@@ -21,8 +24,7 @@ static bool is_stream(const char *path, int fd)
 {
     struct stat x, y;
 
-    return !stat(path, &x) && !fstat(fd, &y) && S_ISREG(x.st_mode) && x.st_dev == y.st_dev &&
-           x.st_ino == y.st_ino;
+    return !stat(path, &x) && !fstat(fd, &y) && one_file(&x, &y);
 }
 
 zinf_status zinf_files_distinct(const zinf_named_file *files, size_t n, zinf_error *err)

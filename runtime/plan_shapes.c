@@ -308,8 +308,6 @@ static zinf_status check_meaning(const zinf_plan *plan, uint32_t index,
         if (__builtin_mul_overflow(want, plan->decisions.ranks, &want) ||
             want != operands[instr->opcode == ZINF_OP_ALLGATHER ? 1 : 0].bytes)
             wrong = "one side is not the other times the number of ranks";
-        else if (operands[0].dtype != operands[1].dtype)
-            wrong = "its two operands differ in element type";
         break;
     case ZINF_OP_UPLOAD:
     case ZINF_OP_DOWNLOAD:
