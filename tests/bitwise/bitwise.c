@@ -33,10 +33,7 @@ static void train(bool unified, const char *sets, trainer_options options,
                   all, err.text);
     options.directory = directory;
     options.steps = STEPS;
-    alarm(30); /* a run that hangs is killed, and the test with it */
-    trainer_run(&plan, &options, ret_outcome);
-    alarm(0);
-    zinf_plan_free(&plan);
+    trainer_train(&plan, &options, ret_outcome);
     CHECK_MESSAGE(ret_outcome->err.status == ZINF_OK, "%s: %s", all, ret_outcome->err.text);
 }
 
@@ -230,10 +227,7 @@ static void train_llama(const char *precision, bool unified, const char *sets,
     CHECK_MESSAGE(trainer_plan(&model, unified, all, &plan, &err) == ZINF_OK, "%s: %s", all,
                   err.text);
     const trainer_options options = {.directory = directory, .steps = STEPS};
-    alarm(30);
-    trainer_run(&plan, &options, ret_outcome);
-    alarm(0);
-    zinf_plan_free(&plan);
+    trainer_train(&plan, &options, ret_outcome);
     CHECK_MESSAGE(ret_outcome->err.status == ZINF_OK, "%s: %s", all, ret_outcome->err.text);
 }
 

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include "planner/ranks.h"
@@ -169,6 +170,14 @@ void trainer_run(const zinf_plan *plan, const trainer_options *o, trainer_outcom
         train(plan, o, storage, executor, r);
     zinf_executor_close(executor);
     zinf_storage_close(storage);
+}
+
+void trainer_train(zinf_plan *plan, const trainer_options *options, trainer_outcome *ret_outcome)
+{
+    alarm(30);
+    trainer_run(plan, options, ret_outcome);
+    alarm(0);
+    zinf_plan_free(plan);
 }
 
 bool trainer_same(const trainer_outcome *a, const trainer_outcome *b)

@@ -50,6 +50,8 @@ typedef struct trainer_outcome {
 
 void trainer_run(const zinf_plan *plan, const trainer_options *options,
                  trainer_outcome *ret_outcome);
+/* The same, and frees the plan. A run that hangs is killed, and the test with it. */
+void trainer_train(zinf_plan *plan, const trainer_options *options, trainer_outcome *ret_outcome);
 /* Ran to the end with the same bits. */
 bool trainer_same(const trainer_outcome *a, const trainer_outcome *b);
 

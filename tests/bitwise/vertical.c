@@ -13,7 +13,7 @@
 #include "tests/bitwise/trainer.h"
 #include "tests/check.h"
 
-enum { STEPS = 3 };
+enum { STEPS = 6 };
 
 #define UNTIED ", kv_heads: 1, ffn: 48, tied_embeddings: false"
 static const trainer_model llama = {3, 32, 2, 100, 8, 4, "bf16", UNTIED};
@@ -59,10 +59,7 @@ static void train(int which, unsigned i, bool unified, const char *more, trainer
     options.directory = directory;
     options.steps = STEPS;
     make(which, i, unified, more, &plan);
-    alarm(30); /* a run that hangs is killed, and the test with it */
-    trainer_run(&plan, &options, ret_outcome);
-    alarm(0);
-    zinf_plan_free(&plan);
+    trainer_train(&plan, &options, ret_outcome);
     CHECK_MESSAGE(ret_outcome->err.status == ZINF_OK, "%s", ret_outcome->err.text);
 }
 
@@ -75,7 +72,7 @@ static void check_all(trainer_options options, unsigned stride, const char *more
         snprintf(sets, sizeof sets, "order=%s %s", which < N_UNTIED ? "horizontal" : "vertical",
                  more);
         train(which, 0, false, sets, (trainer_options){0}, &wanted);
-        CHECK(wanted.loss[0] > 4 && wanted.loss[STEPS - 1] != wanted.loss[0]);
+        CHECK(wanted.loss[0] > 4 && wanted.loss[STEPS - 1] < wanted.loss[0]);
         snprintf(sets, sizeof sets, "order=vertical %s", more);
         for (unsigned i = (unsigned)which % stride; i < 81; i += stride) {
             train(which, i, false, sets, options, &found);
