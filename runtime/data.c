@@ -12,6 +12,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "runtime/mix.h"
+
 enum {
     LLMC_HEADER_BYTES = 1024, /* 256 int32 */
     LLMC_GPT2_MAGIC = 20240520, LLMC_GPT2_VERSION = 1,
@@ -36,28 +38,21 @@ struct zinf_data {
 
 /* ---- the order of an epoch ---- */
 
-/* Finalizer of splitmix64 (Steele, Lea, Flood 2014). */
-static uint64_t mix(uint64_t x)
-{
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
-
 /* A balanced Feistel network on 2 * half_bits bits, keyed by (seed, epoch, round), is a
  * permutation of 0 .. 4^half_bits - 1. Walking its cycle until the value is < n makes it one of
  * 0 .. n - 1 (Black and Rogaway 2002); the domain is < 4 n, so 4 steps are the mean at most. */
 static uint64_t permute(const zinf_data *d, uint64_t epoch, uint64_t index)
 {
     const uint64_t mask = (1ull << d->half_bits) - 1;
-    const uint64_t key = mix(mix(d->seed + 0x9e3779b97f4a7c15u) ^ (epoch + 1));
+    const uint64_t key = zinf_mix(zinf_mix(d->seed + 0x9e3779b97f4a7c15u) ^ (epoch + 1));
 
     if (d->n_sequences == 1)
         return 0;
     do {
         uint64_t left = index >> d->half_bits, right = index & mask;
         for (uint64_t round = 0; round < ROUNDS; round++) {
-            const uint64_t next = left ^ (mix(key + mix(right + (round << 56) + 1)) & mask);
+            const uint64_t next =
+                left ^ (zinf_mix(key + zinf_mix(right + (round << 56) + 1)) & mask);
             left = right;
             right = next;
         }

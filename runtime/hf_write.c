@@ -21,6 +21,7 @@
 #include "runtime/hf_config.h"
 #include "runtime/hf_internal.h"
 #include "runtime/json.h"
+#include "runtime/mix.h"
 #include "runtime/safetensors.h"
 
 /* Copied from the directory that training began with, if they are there. */
@@ -399,18 +400,14 @@ static void store_elem(char *bytes, uint32_t dtype, uint64_t i, float value)
     memcpy(bytes + 2 * i, &half, 2);
 }
 
-/* A number for a place in a tensor: the finaliser of SplitMix64. Over the pieces [begin, end) of
+/* A number for a place in a tensor. Over the pieces [begin, end) of
  * what was written, the sum of place(end) - place(begin) is that of the whole tensor where the ends
  * cancel as they do when each piece begins where another one ended, and no byte is written twice
  * or left out; another set of pieces has it with a chance of 2^-64. It may be made in any order, by
  * any ranks, and takes one number a tensor. */
 static uint64_t place(uint64_t byte)
 {
-    uint64_t x = (byte + 1) * 0x9e3779b97f4a7c15;
-
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-    x = (x ^ x >> 27) * 0x94d049bb133111eb;
-    return x ^ x >> 31;
+    return zinf_mix((byte + 1) * 0x9e3779b97f4a7c15);
 }
 
 /* At an offset in the tensor's bytes. */

@@ -6,17 +6,11 @@
 #include <math.h>
 #include <string.h>
 
-/* The finaliser of SplitMix64 (Steele, Lea, Flood 2014; constants by Stafford). */
-static uint64_t mix(uint64_t x)
-{
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-    x = (x ^ x >> 27) * 0x94d049bb133111eb;
-    return x ^ x >> 31;
-}
+#include "runtime/mix.h"
 
 static uint64_t draw(uint64_t key, uint64_t counter)
 {
-    return mix(key + (counter + 1) * 0x9e3779b97f4a7c15);
+    return zinf_mix(key + (counter + 1) * 0x9e3779b97f4a7c15);
 }
 
 static void normal_pair(uint64_t key, uint64_t pair, double std, float ret_pair[2])
@@ -33,7 +27,7 @@ static void normal_pair(uint64_t key, uint64_t pair, double std, float ret_pair[
 void zinf_initial_values(const zinf_tensor *tensor, uint32_t index, uint64_t seed,
                          uint64_t first, uint64_t n, int n_threads, float *ret_values)
 {
-    const uint64_t key = mix(mix(seed + 0x9e3779b97f4a7c15) + index);
+    const uint64_t key = zinf_mix(zinf_mix(seed + 0x9e3779b97f4a7c15) + index);
     const double std = tensor->init_std;
 
     if (tensor->init == ZINF_INIT_ZERO) {

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/mix.h"
+
 typedef struct window {
     int32_t *tokens; /* [sequence] the latest */
     uint64_t n, most;
@@ -71,13 +73,6 @@ static zinf_status read_prompt(const zinf_sample_options *options, uint64_t voca
     return ZINF_OK;
 }
 
-static uint64_t mix(uint64_t x)
-{
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-    x = (x ^ x >> 27) * 0x94d049bb133111eb;
-    return x ^ x >> 31;
-}
-
 /* A draw from softmax(logits / temperature), by its inverse distribution function. */
 static int32_t choose(const float *logits, uint64_t n, double temperature, double uniform)
 {
@@ -122,7 +117,7 @@ zinf_status zinf_sample(const zinf_plan *plan, zinf_executor *executor,
         zinf_env env = {.batch = batch, .batch_context = &w, .row = w.n - 1, .logits = logits};
         if (zinf_executor_run(executor, ZINF_PROGRAM_SAMPLE, &env, err))
             goto done;
-        const double uniform = (double)(mix(mix(options->seed + 1) + i) >> 11) * 0x1p-53;
+        const double uniform = (double)(zinf_mix(zinf_mix(options->seed + 1) + i) >> 11) * 0x1p-53;
         const int32_t token = choose(logits, n_choices, options->temperature, uniform);
         print_token(out, token, options->bytes);
         if (out)

@@ -81,6 +81,13 @@ def stop_is_the_default_and_names_tensor_and_layer():
         assert tree(folder) == before
 
 
+def a_validation_at_that_step_does_not_hide_what_was_found():
+    folder = poisoned("transformer.h.1.mlp.c_proj.weight", 3e38)
+    done, _ = go_on(lab.plan(MODEL, PLACES["device"]), folder, "--val", lab.text,
+                    "--val-batches", "1", "--val-every", "1")
+    assert "the first gradient in backward order that is not finite is" in report(done), done.stderr
+
+
 def the_last_good_state_is_saved_when_it_stops():
     folder = poisoned("transformer.h.0.mlp.c_fc.weight", 1e38)
     for name, place in PLACES.items():
@@ -215,7 +222,8 @@ def a_training_that_is_fine_does_not_notice_the_option():
 
 
 lib.main(lab, [
-    stop_is_the_default_and_names_tensor_and_layer, the_last_good_state_is_saved_when_it_stops,
+    stop_is_the_default_and_names_tensor_and_layer,
+    a_validation_at_that_step_does_not_hide_what_was_found, the_last_good_state_is_saved_when_it_stops,
     the_state_before_the_step_that_went_wrong_is_saved_not_an_older_one,
     skip_leaves_out_at_most_ten_updates_in_a_row,
     skipped_steps_leave_the_weights_and_move_the_data,
