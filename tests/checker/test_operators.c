@@ -1,6 +1,7 @@
 /* tests/checker/test_operators.c - one fault for each thing that an operator's operands must be, in
  * plans of the planner: the rule, the instruction and what is wrong are in the message.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/checker.h"
@@ -505,18 +506,55 @@ static void sums_grow_by_one_micro_batch_after_the_other(void)
     CHECK(!zinf_checker_add(&first, &both, &made));  /* other bits: a + (b + c) */
 }
 
+/* SAVE, and behind it for each unit a gradient of zeros and its norm: a second update would follow
+ * the save. */
 static void a_norm_in_another_program_is_refused(void)
 {
     zinf_plan p = late_plan();
-    const uint32_t clip = STEP(CLIP, 0), of_squares = STEP(SUM_OF_SQUARES, 0);
-    const uint32_t zero = find(&p, ZINF_PROGRAM_FLUSH, ZINF_OP_ZERO, 0);
+    zinf_program *save = &p.programs[ZINF_PROGRAM_SAVE];
+    const zinf_segment from = p.segments[save->first_segment];
+    const size_t room = p.n_instrs + (size_t)from.n_instrs + 2 * p.n_units + 1;
+    const uint32_t clip = STEP(CLIP, 0), first = p.n_instrs;
 
-    CHECK(of_squares < clip && p.instrs[zero].queue == p.instrs[clip].queue);
-    const uint32_t wait0 = p.instrs[zero].wait0, n_waits = p.instrs[zero].n_waits;
-    p.instrs[zero] = p.instrs[clip]; /* FLUSH ends with it, instead of with nothing left */
-    p.instrs[zero].wait0 = wait0;
-    p.instrs[zero].n_waits = n_waits;
-    check_refused_whole(&p, "C");
+    p.instrs = realloc(p.instrs, room * sizeof *p.instrs);
+    p.segments = realloc(p.segments, (p.n_segments + (size_t)1) * sizeof *p.segments);
+    CHECK(p.instrs && p.segments && save->n_segments == 1);
+    for (uint32_t i = 0; i < from.n_instrs; i++) {
+        CHECK(p.instrs[from.first_instr + i].n_waits == 0); /* one queue */
+        p.instrs[p.n_instrs++] = p.instrs[from.first_instr + i];
+    }
+    for (uint32_t u = 0, zero = 0, sum_of = 0; u < p.n_units; u++, zero++, sum_of++) {
+        while (p.instrs[zero].opcode != ZINF_OP_ZERO || p.instrs[zero].unit != u)
+            zero++;
+        while (p.instrs[sum_of].opcode != ZINF_OP_SUM_OF_SQUARES || p.instrs[sum_of].unit != u)
+            sum_of = (sum_of + 1) % first;
+        p.instrs[p.n_instrs++] = p.instrs[zero];
+        p.instrs[p.n_instrs++] = p.instrs[sum_of];
+    }
+    p.instrs[p.n_instrs++] = p.instrs[clip];
+    for (uint32_t i = first; i < p.n_instrs; i++)
+        p.instrs[i].n_waits = 0;
+    save->first_segment = p.n_segments;
+    p.segments[p.n_segments++] =
+        (zinf_segment){.first_instr = first, .n_instrs = p.n_instrs - first, .count = 1};
+    check_refused(&p, "C7", p.n_instrs - 1, "is the norm of a step in another program");
+}
+
+static void owners_in_another_order_or_time_are_refused(void)
+{
+    for (int late = 0; late < 2; late++) {
+        zinf_plan plan = {0};
+        zinf_error err = {0};
+        CHECK_MESSAGE(!trainer_plan_ranks(&of_two_ranks, true, 2, ON_DEVICE " partitioning=owner",
+                                          &plan, &err), "%s", err.text);
+        zinf_plan p = mutate_copy(&plan);
+        zinf_plan_free(&plan);
+        if (late)
+            p.decisions.optimizer_time = ZINF_IN_FORWARD;
+        else
+            p.decisions.order = ZINF_VERTICAL;
+        check_refused_whole(&p, "units that one rank owns are not supported together with");
+    }
 }
 
 int main(void)
@@ -557,6 +595,7 @@ int main(void)
     RUN(an_empty_program_is_refused);
     RUN(a_step_that_leaves_no_norm_is_refused);
     RUN(a_norm_in_another_program_is_refused);
+    RUN(owners_in_another_order_or_time_are_refused);
     RUN(sums_grow_by_one_micro_batch_after_the_other);
     return check_finish();
 }
