@@ -288,7 +288,8 @@ def order(m):
         told = [plan[1]["predicted"]["step_s"] for plan in plans]
         medians = [statistics.median(t) for t in times]
         report(m.options, "order/" + name, medians[0] / medians[1], "ratio",
-               "%.3f s in horizontal order, updates after backward; predicted %.3f (%.2f and %.2f of the measured steps)" %
+               "%.3f s in horizontal order, updates after backward; predicted %.3f (%.2f and %.2f "
+               "of the measured steps)" %
                (medians[0], told[0] / told[1], told[0] / medians[0], told[1] / medians[1]),
                spread_of(times[1]))
 
