@@ -109,12 +109,13 @@ def main(words):
 
     def load(where):
         return transformers.AutoModelForCausalLM.from_pretrained(
-            where, torch_dtype=torch.float64, attn_implementation="eager").eval()
+            where, torch_dtype=torch.float32, attn_implementation="eager").double().eval()
 
     def loss_of(model, rows):
         """Of each token."""
         tokens = torch.tensor(rows)
         logits = model(tokens[:, :-1]).logits
+        assert logits.dtype == torch.float64, logits.dtype
         return cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(),
                              reduction="none").view(len(rows), -1)
 
