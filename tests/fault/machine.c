@@ -478,7 +478,7 @@ static void a_file_cut_by_another_process_ends_the_run(void)
     CHECK(truncate(in("disk/zinf-rank0.nvme"), 0) == 0);
     const int status = finish(child);
     SAID(status, ZINF_MACHINE, "something truncated it during the run");
-    CHECK(said(", expected ") && said("offset ") && said("length ") && said("step ") &&
+    CHECK(said(" has 0 bytes, expected ") && said("offset ") && said("length ") && said("step ") &&
           is_empty("disk"));
 }
 
@@ -655,8 +655,8 @@ static void enter_mounts(void)
 static void clean(void)
 {
     static const char *const names[] = {
-        "plan", "other", "least", "wide", "text", "log", "log2", "out", "err", "disk", "small", "filled",
-        "full", "saves", "tight", "closed", "frozen", "memory"};
+        "plan", "other", "least", "wide", "text", "log", "log2", "out", "err", "disk", "small",
+        "filled", "full", "saves", "tight", "closed", "frozen", "memory"};
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         remove(in(names[i]));
