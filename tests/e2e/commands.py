@@ -229,6 +229,8 @@ def a_traced_instruction_begins_after_all_it_waits_for():
 def tracing_costs_at_most_2_percent_of_a_step():
     # The fastest step of many is the one that nothing else disturbed; more are run until both
     # kinds have had such a step.
+    if not os.environ.get("ZINF_TEST_TIMES"):
+        raise lib.tap.Skip("a time, which a busy machine spoils: set ZINF_TEST_TIMES=1")
     if lab.sanitized():
         raise lib.tap.Skip("a sanitizer's cost is not the trace's")
     plan = lab.plan(dict(layers=4, hidden=96, heads=3, context=64, sequence=64, precision="bf16",
