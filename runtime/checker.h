@@ -10,10 +10,9 @@
 /* Proves the rules of the design for every program of a plan, zinf_plan_validate first:
  * C1 capacity, C2 alignment, C3 conflicting accesses ordered, C4 reads see the right value,
  * C5 waits point backwards, C6 collectives agree, C7 each unit updated once from its complete
- * gradient, C8 what a step reads on entry it leaves on exit. A refusal is ZINF_DOES_NOT_FIT; its
- * text starts with the rule (a plan that is not well formed: "plan refused") and names the
- * instruction. ZINF_MACHINE if
- * memory is short. Time and memory are near linear in instructions. */
+ * gradient, C8 what a step reads on entry it leaves on exit. A refusal (ZINF_DOES_NOT_FIT) starts
+ * with the rule, or "plan refused" if it is not well formed, and names the instruction. Time and
+ * memory are near linear in instructions. */
 zinf_status zinf_plan_check(const zinf_plan *plan, zinf_error *err);
 
 #endif

@@ -28,6 +28,15 @@ const zinf_opcode_info *zinf_opcode_get(unsigned opcode)
     return opcode < ZINF_N_OPCODES ? &table[opcode] : NULL;
 }
 
+const char *zinf_instr_links(const zinf_instr *instr)
+{
+    if (instr->opcode == ZINF_OP_ROPE && instr->attr[1])
+        return "ODE";
+    if (instr->opcode == ZINF_OP_CONVERT && instr->unit != ZINF_NONE)
+        return "-14";
+    return zinf_opcode_get(instr->opcode)->links;
+}
+
 zinf_access zinf_operand_access(const zinf_instr *instr, unsigned slot)
 {
     const char letter = zinf_opcode_get(instr->opcode)->access[slot];

@@ -6,14 +6,18 @@
  *   access: one letter per slot. r reads, w writes, x reads and writes, a writes, and with
  *           ZINF_FLAG_ACCUMULATE reads too, s scratch (written, then worthless). An upper-case
  *           letter marks a slot that may be absent (bytes 0).
- *   links: "" or one letter per slot of an operator. One that applies a weight works on a tile,
- *           rows [row, row + n) of a stack of tensors; tiles come in order. W the weight or its
- *           gradient, A the same where attr0 is row, X what it is applied to, B a bias along its
- *           rows, P another parameter from row 0, N made with the same weight, M columns
- *           [row, row + n) of a result, S a result summed over all tiles, R a residual (columns), D
- *           the gradient of the result, C its columns, w and b the gradients of W and of P or B.
- *           One without: F what it is a function of, G a result, D a result's gradient. In the
- *           backward of a norm R is a gradient.
+ *   links: which value each slot is, before (if it is read) and after (if it is written). First
+ *           the operator of the model that the instruction is of, or - for none: E embedding, L
+ *           layernorm, R rmsnorm, M linear, O rope, A attention, G gelu, S swiglu, C classifier.
+ *           Then a letter per slot. Of the operator: T tokens, X what it is applied to (the
+ *           result of the operator before), R a residual that it adds, Y its result, N
+ *           statistics, D and E the gradients of Y and X, G that of X as a residual elsewhere; r
+ *           y d only the columns, n only the sum over the tiles so far, that belong to the rows
+ *           of the weight W; B the bias along these rows, P another parameter from row 0; w b p
+ *           the gradients of those. Of the unit: 1 2 3 master, m, v; 4 5 parameters and gradient
+ *           as its regions hold them, 6 7 gathered and not yet scattered; Q its sum of squares,
+ *           S what CLIP writes. L the loss, 0 zeros, = the same value as in the first slot, #
+ *           the same pieces, . scratch. Tiles come in order of rows.
  *
  * Operands, in slot order, and attributes (attr[0..3]). N = micro_batch * sequence tokens,
  * act = the plan's precision. A matrix operand may be a column range (ld > cols).
@@ -93,48 +97,48 @@
 #include "runtime/plan.h"
 
 #define ZINF_OPCODES(X)                                                                          \
-    X(EMBEDDING_FORWARD, "embedding_forward", "C", "rrRa", ".APS")                               \
-    X(EMBEDDING_BACKWARD, "embedding_backward", "C", "rra", ".DA")                               \
-    X(POSITION_BACKWARD, "position_backward", "C", "ra", "DW")                                   \
-    X(LAYERNORM_FORWARD, "layernorm_forward", "C", "rrrww", "XWP..")                             \
-    X(LAYERNORM_BACKWARD, "layernorm_backward", "C", "rrrrRwaas", "DXWNR.wb.")                   \
-    X(RMSNORM_FORWARD, "rmsnorm_forward", "C", "rrww", "XW..")                                   \
-    X(RMSNORM_BACKWARD, "rmsnorm_backward", "C", "rrrrRwas", "DXWNR.w.")                         \
-    X(LINEAR_FORWARD, "linear_forward", "C", "rrRRws", "XWBRM.")                                 \
-    X(LINEAR_BACKWARD_INPUT, "linear_backward_input", "C", "rras", "CWS.")                       \
-    X(LINEAR_BACKWARD_WEIGHT, "linear_backward_weight", "C", "rraAs", "CXWB.")                   \
-    X(ROPE, "rope", "C", "rw", "")                                                               \
-    X(ATTENTION_FORWARD, "attention_forward", "C", "rwws", "F...")                               \
-    X(ATTENTION_BACKWARD, "attention_backward", "C", "rrrrws", "FGDG..")                         \
-    X(GELU_FORWARD, "gelu_forward", "C", "rw", "F.")                                             \
-    X(GELU_BACKWARD, "gelu_backward", "C", "rrw", "FD.")                                         \
-    X(SWIGLU_FORWARD, "swiglu_forward", "C", "rw", "F.")                                         \
-    X(SWIGLU_BACKWARD, "swiglu_backward", "C", "rrw", "FD.")                                     \
-    X(CLASSIFIER_FORWARD, "classifier_forward", "C", "rrrass", "XA.S..")                         \
-    X(CLASSIFIER_BACKWARD, "classifier_backward", "C", "rrrraasss", "XA.NS....")                 \
-    X(CLASSIFIER, "classifier", "C", "rrrwaasss", "XA.SS....")                                   \
-    X(LOSS, "loss", "C", "ra", "")                                                               \
-    X(LOGITS, "logits", "C", "rrws", "XWM.")                                                     \
-    X(CONVERT, "convert", "CP", "rw", "")                                                        \
-    X(ACCUMULATE, "accumulate", "CP", "rx", "")                                                  \
-    X(SUM_OF_SQUARES, "sum_of_squares", "CP", "rw", "")                                          \
-    X(CLIP, "clip", "CP", "rw", "")                                                              \
-    X(ADAM, "adam", "CP", "rxxxwr", "")                                                          \
-    X(UPLOAD, "upload", "U", "rw", "")                                                           \
-    X(DOWNLOAD, "download", "D", "rw", "")                                                       \
-    X(READ, "read", "R", "rw", "")                                                               \
-    X(WRITE, "write", "W", "rw", "")                                                             \
-    X(COPY, "copy", "CP", "rw", "")                                                              \
-    X(ALLGATHER, "allgather", "G", "rw", "")                                                     \
-    X(REDUCE_SCATTER, "reduce_scatter", "G", "rw", "")                                           \
-    X(REDUCE, "reduce", "G", "rw", "")                                                           \
-    X(ALLREDUCE, "allreduce", "G", "rw", "")                                                     \
-    X(BROADCAST, "broadcast", "G", "rw", "")                                                     \
-    X(BATCH, "batch", "P", "w", "")                                                              \
-    X(INIT, "init", "P", "www", "")                                                              \
-    X(IMPORT, "import", "P", "www", "")                                                          \
-    X(EXPORT, "export", "P", "rrr", "")                                                          \
-    X(ZERO, "zero", "CP", "w", "")
+    X(EMBEDDING_FORWARD, "embedding_forward", "C", "rrRa", "ETWPY")                              \
+    X(EMBEDDING_BACKWARD, "embedding_backward", "C", "rra", "ETDw")                              \
+    X(POSITION_BACKWARD, "position_backward", "C", "ra", "EDp")                                  \
+    X(LAYERNORM_FORWARD, "layernorm_forward", "C", "rrrww", "LXWBYN")                            \
+    X(LAYERNORM_BACKWARD, "layernorm_backward", "C", "rrrrRwaas", "LDXWNGEwb.")                  \
+    X(RMSNORM_FORWARD, "rmsnorm_forward", "C", "rrww", "RXWYN")                                  \
+    X(RMSNORM_BACKWARD, "rmsnorm_backward", "C", "rrrrRwas", "RDXWNGEw.")                        \
+    X(LINEAR_FORWARD, "linear_forward", "C", "rrRRws", "MXWBry.")                                \
+    X(LINEAR_BACKWARD_INPUT, "linear_backward_input", "C", "rras", "MdWE.")                      \
+    X(LINEAR_BACKWARD_WEIGHT, "linear_backward_weight", "C", "rraAs", "MdXwb.")                  \
+    X(ROPE, "rope", "C", "rw", "OXY")                                                            \
+    X(ATTENTION_FORWARD, "attention_forward", "C", "rwws", "AXYN.")                              \
+    X(ATTENTION_BACKWARD, "attention_backward", "C", "rrrrws", "AXYDNE.")                        \
+    X(GELU_FORWARD, "gelu_forward", "C", "rw", "GXY")                                            \
+    X(GELU_BACKWARD, "gelu_backward", "C", "rrw", "GXDE")                                        \
+    X(SWIGLU_FORWARD, "swiglu_forward", "C", "rw", "SXY")                                        \
+    X(SWIGLU_BACKWARD, "swiglu_backward", "C", "rrw", "SXDE")                                    \
+    X(CLASSIFIER_FORWARD, "classifier_forward", "C", "rrrass", "CXWTn..")                        \
+    X(CLASSIFIER_BACKWARD, "classifier_backward", "C", "rrrraasss", "CXWTNEw...")                \
+    X(CLASSIFIER, "classifier", "C", "rrrwaasss", "CXWTNEw...")                                  \
+    X(LOSS, "loss", "C", "ra", "CNL")                                                            \
+    X(LOGITS, "logits", "C", "rrws", "CXWy.")                                                    \
+    X(CONVERT, "convert", "CP", "rw", "-==")                                                     \
+    X(ACCUMULATE, "accumulate", "CP", "rx", "-==")                                               \
+    X(SUM_OF_SQUARES, "sum_of_squares", "CP", "rw", "-5Q")                                       \
+    X(CLIP, "clip", "CP", "rw", "-QS")                                                           \
+    X(ADAM, "adam", "CP", "rxxxwr", "-51234S")                                                   \
+    X(UPLOAD, "upload", "U", "rw", "-##")                                                        \
+    X(DOWNLOAD, "download", "D", "rw", "-##")                                                    \
+    X(READ, "read", "R", "rw", "-##")                                                            \
+    X(WRITE, "write", "W", "rw", "-##")                                                          \
+    X(COPY, "copy", "CP", "rw", "-##")                                                           \
+    X(ALLGATHER, "allgather", "G", "rw", "-46")                                                  \
+    X(REDUCE_SCATTER, "reduce_scatter", "G", "rw", "-75")                                        \
+    X(REDUCE, "reduce", "G", "rw", "-75")                                                        \
+    X(ALLREDUCE, "allreduce", "G", "rw", "-##")                                                  \
+    X(BROADCAST, "broadcast", "G", "rw", "-46")                                                  \
+    X(BATCH, "batch", "P", "w", "-T")                                                            \
+    X(INIT, "init", "P", "www", "-123")                                                          \
+    X(IMPORT, "import", "P", "www", "-123")                                                      \
+    X(EXPORT, "export", "P", "rrr", "-123")                                                      \
+    X(ZERO, "zero", "CP", "w", "-0")
 
 typedef enum zinf_opcode {
 #define X(name, text, queues, access, links) ZINF_OP_##name,
@@ -149,6 +153,10 @@ typedef struct zinf_opcode_info {
 
 /* NULL for a value outside the table. */
 const zinf_opcode_info *zinf_opcode_get(unsigned opcode);
+
+/* Of this instruction: ROPE may turn back, a gradient, and CONVERT may serve a unit, whose
+ * parameters it makes of the master copy. */
+const char *zinf_instr_links(const zinf_instr *instr);
 
 /* What an instruction does to the operand in a slot. */
 typedef struct zinf_access {

@@ -199,7 +199,7 @@ static void an_operator_after_the_update_of_its_weight_is_refused(void)
     make(0, 0, true, "backward", &plan);
     const uint32_t use = find(&plan, first_update(&plan), ZINF_OP_LINEAR_BACKWARD_INPUT, ZINF_NONE);
     move_behind(&plan, use, find(&plan, use, ZINF_OP_ADAM, plan.instrs[use].unit));
-    check_refused(&plan, "C7", "used again after the update");
+    check_refused(&plan, "C4", "before or after an update");
 }
 
 static void an_update_by_another_units_norm_is_refused(void)

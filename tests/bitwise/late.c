@@ -160,7 +160,7 @@ static void an_update_behind_its_units_use_is_refused(void)
     const uint32_t step = first_of(&plan, ZINF_PROGRAM_STEP);
     const uint32_t use = find(&plan, step, ZINF_OP_LINEAR_FORWARD, ZINF_NONE);
     move_behind(&plan, find(&plan, step, ZINF_OP_ADAM, plan.instrs[use].unit), use);
-    check_refused(&plan, "C7", "before its use");
+    check_refused(&plan, "C4", "before or after an update");
 }
 
 /* The one gradient that this step's own may not replace yet. */
@@ -189,7 +189,7 @@ static void a_start_that_leaves_something_to_update_from_is_refused(void)
         while (plan.operands[plan.instrs[i].operand0].tier != ZINF_TIER_SCALAR)
             i = find(&plan, i + 1, ZINF_OP_ZERO, ZINF_NONE);
         plan.operands[plan.instrs[i].operand0].offset -= 8;
-        check_refused(&plan, "C7", "scalars of an update");
+        check_refused(&plan, "C8", "what an update needs to know");
     }
 }
 
@@ -207,7 +207,7 @@ static void a_step_that_leaves_another_gradient_is_refused(void)
     plan.machine.arena_bytes[ZINF_TIER_NVME] += 1 << 21;
     plan.operands[plan.instrs[i].operand0 + 1].offset =
         plan.machine.arena_bytes[ZINF_TIER_NVME] - (1 << 20);
-    check_refused(&plan, "C8", "does not hold its state");
+    check_refused(&plan, "C8", "it should hold");
 }
 
 static void a_plan_without_a_flush_is_refused(void)

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* MINI_SCRATCH: what plan_shapes.c asks of GEMMs this small. */
-enum { CAP = 4096, MINI_SCRATCH = 4 * 3 * 256 + 262144 };
+enum { MINI_TILE = MINI_V / MINI_TILES, CAP = 4096, MINI_SCRATCH = 4 * 3 * 256 + 262144 };
 
 typedef struct buffer {
     uint64_t offset, bytes;
@@ -71,16 +71,6 @@ static zinf_operand new_view(builder *b, const char *name, zinf_dtype dtype, uin
     buffer buf = add_buffer(b, ZINF_TIER_DEVICE, rows * cols * zinf_dtype_bytes(dtype));
 
     return view(buf, name ? add_value(b, name) : ZINF_NONE, dtype, rows, cols);
-}
-
-static zinf_operand columns(zinf_operand o, uint64_t first, uint64_t n)
-{
-    const uint64_t element = zinf_dtype_bytes(o.dtype);
-
-    o.offset += first * element;
-    o.cols = n;
-    o.bytes = ((o.rows - 1) * o.ld + n) * element;
-    return o;
 }
 
 static zinf_operand scalars(const builder *b, uint64_t slot, uint64_t n)
@@ -190,9 +180,7 @@ static zinf_operand param(builder *b, uint32_t unit)
     zinf_operand o = REGION(unit, param), to = o;
     const uint32_t turn = b->turn++ % 2;
 
-    if (unit == MINI_WTE || o.tier == ZINF_TIER_DEVICE) {
-        o = move(b, unit, name, o, ZINF_TIER_DEVICE);
-    } else {
+    if (o.tier != ZINF_TIER_DEVICE) {
         if (o.tier == ZINF_TIER_NVME && !b->o.unified) {
             to.offset = b->staging[turn].offset;
             to.tier = ZINF_TIER_HOST;
@@ -257,8 +245,16 @@ static void store_grad(builder *b, uint32_t unit, zinf_operand grad, bool second
 /* ---- programs ---- */
 
 typedef struct forward {
-    zinf_operand tokens, wte, x, y, stats, scratch;
+    zinf_operand tokens, x, y, norm_stats, stats, scratch;
 } forward;
+
+static zinf_operand vector(zinf_operand unit, uint64_t which)
+{
+    unit.offset += which * MINI_C * zinf_dtype_bytes((zinf_dtype)unit.dtype);
+    unit.rows = 1;
+    unit.bytes = MINI_C * zinf_dtype_bytes((zinf_dtype)unit.dtype);
+    return unit;
+}
 
 static forward emit_forward(builder *b, zinf_operand all_tokens, uint64_t batch, bool loop)
 {
@@ -276,16 +272,28 @@ static forward emit_forward(builder *b, zinf_operand all_tokens, uint64_t batch,
         f.tokens.value = mine.value;
         EMIT(UPLOAD, UPLOAD, 0, ZINF_NONE, "tokens", mine, f.tokens);
     }
-    f.wte = param(b, MINI_WTE);
     f.x = new_view(b, "x", ZINF_BF16, MINI_N, MINI_C);
     f.y = new_view(b, "y", ZINF_BF16, MINI_N, MINI_C);
+    f.norm_stats = new_view(b, "norm stats", ZINF_F32, MINI_N, 2);
     f.stats = new_view(b, "stats", ZINF_F32, MINI_N, 3);
     f.scratch = view(b->scratch, ZINF_NONE, ZINF_U8, 1, MINI_SCRATCH);
-    EMIT(EMBEDDING_FORWARD, COMPUTE, 0, MINI_WTE, "embedding", f.tokens, f.wte,
-         param(b, MINI_WPE), f.x);
-    for (uint32_t t = 0; t < MINI_TILES; t++)
-        EMIT(LINEAR_FORWARD, COMPUTE, 0, MINI_LINEAR + t, "linear", f.x,
-             param(b, MINI_LINEAR + t), absent, absent, columns(f.y, 8 * t, 8), f.scratch);
+    for (uint32_t t = 0; t < MINI_TILES; t++) {
+        zinf_operand w = param(b, MINI_WTE + t);
+        EMIT(EMBEDDING_FORWARD, COMPUTE, t ? ZINF_FLAG_ACCUMULATE : 0, MINI_WTE + t, "embedding",
+             f.tokens, w, param(b, MINI_WPE), f.x);
+        b->plan.instrs[b->plan.n_instrs - 1].attr[0] = MINI_TILE * t;
+    }
+    zinf_operand norm = param(b, MINI_NORM);
+    EMIT(LAYERNORM_FORWARD, COMPUTE, 0, MINI_NORM, "norm", f.x, vector(norm, 0), vector(norm, 1),
+         f.y, f.norm_stats);
+    zinf_operand logits = new_view(b, NULL, ZINF_F32, MINI_N, MINI_TILE);
+    for (uint32_t t = 0; t < MINI_TILES; t++) {
+        EMIT(CLASSIFIER_FORWARD, COMPUTE, t ? ZINF_FLAG_ACCUMULATE : 0, MINI_WTE + t, "classifier",
+             f.y, param(b, MINI_WTE + t), f.tokens, f.stats, logits, f.scratch);
+        b->plan.instrs[b->plan.n_instrs - 1].attr[0] = MINI_TILE * t;
+    }
+    EMIT(LOSS, COMPUTE, b->later ? ZINF_FLAG_ACCUMULATE : 0, ZINF_NONE, "loss", f.stats,
+         scalars(b, ZINF_SCALAR_LOSS, 1));
     return f;
 }
 
@@ -300,40 +308,39 @@ static zinf_operand emit_batch(builder *b, uint64_t n)
 
 static void emit_micro_batch(builder *b, zinf_operand tokens, bool later)
 {
-    unsigned flags, first_wte;
+    unsigned flags;
 
     b->later = later;
     forward f = emit_forward(b, tokens, later, later);
     zinf_operand host_x = move(b, ZINF_NONE, "checkpoint", f.x, b->host);
-    zinf_operand dy = new_view(b, "dy", ZINF_BF16, MINI_N, MINI_C);
-    zinf_operand dx = new_view(b, "dx", ZINF_F32, MINI_N, MINI_C);
-    zinf_operand dxa = new_view(b, "dx act", ZINF_BF16, MINI_N, MINI_C);
-    zinf_operand logits = new_view(b, NULL, ZINF_F32, MINI_N, MINI_V);
-    zinf_operand dlogits = new_view(b, NULL, ZINF_BF16, MINI_N, MINI_V);
-    zinf_operand dwte = grad_target(b, MINI_WTE, false, &first_wte);
+    zinf_operand dy = new_view(b, "dy", ZINF_F32, MINI_N, MINI_C);
+    zinf_operand dx = new_view(b, "dx", ZINF_BF16, MINI_N, MINI_C);
+    zinf_operand logits = new_view(b, NULL, ZINF_F32, MINI_N, MINI_TILE);
+    zinf_operand dlogits = new_view(b, NULL, ZINF_BF16, MINI_N, MINI_TILE);
 
-    EMIT(CLASSIFIER, COMPUTE, first_wte, MINI_WTE, "classifier", f.y, f.wte, f.tokens, f.stats,
-         dy, dwte, logits, dlogits, f.scratch);
-    if (first_wte)
-        b->plan.instrs[b->plan.n_instrs - 1].attr[3] = 2;
-    EMIT(LOSS, COMPUTE, later ? ZINF_FLAG_ACCUMULATE : 0, ZINF_NONE, "loss", f.stats,
-         scalars(b, ZINF_SCALAR_LOSS, 1));
-    store_grad(b, MINI_WTE, dwte, false, false);
-    zinf_operand x = move(b, ZINF_NONE, "checkpoint", host_x, ZINF_TIER_DEVICE);
     for (uint32_t t = 0; t < MINI_TILES; t++) {
-        zinf_operand dw = grad_target(b, MINI_LINEAR + t, false, &flags);
-        EMIT(LINEAR_BACKWARD_INPUT, COMPUTE, t ? ZINF_FLAG_ACCUMULATE : 0, MINI_LINEAR + t,
-             "linear input", columns(dy, 8 * t, 8), param(b, MINI_LINEAR + t), dx, f.scratch);
-        EMIT(LINEAR_BACKWARD_WEIGHT, COMPUTE, flags, MINI_LINEAR + t, "linear weight",
-             columns(dy, 8 * t, 8), x, dw, absent, f.scratch);
-        store_grad(b, MINI_LINEAR + t, dw, false, true);
+        zinf_operand dw = grad_target(b, MINI_WTE + t, false, &flags);
+        const unsigned adds = (t ? 1 : 0) | (flags ? 2 : 0);
+        EMIT(CLASSIFIER_BACKWARD, COMPUTE, adds ? ZINF_FLAG_ACCUMULATE : 0, MINI_WTE + t,
+             "classifier grad", f.y, param(b, MINI_WTE + t), f.tokens, f.stats, dy, dw, logits,
+             dlogits, f.scratch);
+        b->plan.instrs[b->plan.n_instrs - 1].attr[0] = MINI_TILE * t;
+        b->plan.instrs[b->plan.n_instrs - 1].attr[3] = adds;
+        store_grad(b, MINI_WTE + t, dw, false, false);
     }
-    EMIT(CONVERT, COMPUTE, 0, ZINF_NONE, "dx", dx, dxa);
-    dwte = grad_target(b, MINI_WTE, true, &flags);
-    EMIT(EMBEDDING_BACKWARD, COMPUTE, flags, MINI_WTE, "embedding grad", f.tokens, dxa, dwte);
-    store_grad(b, MINI_WTE, dwte, true, true);
+    zinf_operand x = move(b, ZINF_NONE, "checkpoint", host_x, ZINF_TIER_DEVICE);
+    zinf_operand norm = param(b, MINI_NORM), dnorm = grad_target(b, MINI_NORM, false, &flags);
+    EMIT(LAYERNORM_BACKWARD, COMPUTE, flags, MINI_NORM, "norm grad", dy, x, vector(norm, 0),
+         f.norm_stats, absent, dx, vector(dnorm, 0), vector(dnorm, 1), f.scratch);
+    store_grad(b, MINI_NORM, dnorm, false, true);
+    for (uint32_t t = 0; t < MINI_TILES; t++) {
+        zinf_operand dw = grad_target(b, MINI_WTE + t, true, &flags);
+        EMIT(EMBEDDING_BACKWARD, COMPUTE, flags, MINI_WTE + t, "embedding grad", f.tokens, dx, dw);
+        b->plan.instrs[b->plan.n_instrs - 1].attr[0] = MINI_TILE * t;
+        store_grad(b, MINI_WTE + t, dw, true, true);
+    }
     zinf_operand dwpe = grad_target(b, MINI_WPE, false, &flags);
-    EMIT(POSITION_BACKWARD, COMPUTE, flags, MINI_WPE, "position grad", dxa, dwpe);
+    EMIT(POSITION_BACKWARD, COMPUTE, flags, MINI_WPE, "position grad", dx, dwpe);
     store_grad(b, MINI_WPE, dwpe, false, true);
 }
 
@@ -397,7 +404,6 @@ static void emit_fill(builder *b, unsigned opcode)
 static void emit_program(builder *b, zinf_program_kind kind)
 {
     zinf_operand tokens;
-    forward f;
 
     switch (kind) {
     case ZINF_PROGRAM_INIT:
@@ -417,10 +423,8 @@ static void emit_program(builder *b, zinf_program_kind kind)
         emit_update(b);
         break;
     case ZINF_PROGRAM_EVAL:
-        f = emit_forward(b, emit_batch(b, 1), 0, false);
-        EMIT(CLASSIFIER_FORWARD, COMPUTE, 0, MINI_WTE, "classifier", f.y, f.wte, f.tokens,
-             f.stats, new_view(b, NULL, ZINF_F32, MINI_N, MINI_V), f.scratch);
-        EMIT(LOSS, COMPUTE, 0, ZINF_NONE, "loss", f.stats, scalars(b, ZINF_SCALAR_LOSS, 1));
+        b->later = false;
+        emit_forward(b, emit_batch(b, 1), 0, false);
         b->plan.instrs[b->plan.n_instrs - 1].attr[0] = MINI_N;
         break;
     case ZINF_PROGRAM_SAVE:
@@ -436,23 +440,31 @@ static void emit_program(builder *b, zinf_program_kind kind)
     end_segment(b, 1);
 }
 
-/* Rows [first, first + rows) of a tensor of `all` rows, added with its first row. */
-static void add_unit(builder *b, const char *name, uint64_t first, uint64_t rows, uint64_t all)
+static void add_tensor(builder *b, const char *name, uint64_t rows, uint64_t cols,
+                       zinf_init_kind init)
+{
+    zinf_tensor *t = &b->plan.tensors[b->plan.n_tensors++];
+
+    *t = (zinf_tensor){.rows = rows, .cols = cols, .n_dims = cols > 1 ? 2 : 1, .init = init};
+    snprintf(t->name, sizeof t->name, "%s", name);
+    b->plan.model.n_params += rows * cols;
+}
+
+/* Rows [first, first + rows) of n tensors. */
+static void add_unit(builder *b, const char *name, uint32_t tensor, uint32_t n, uint64_t first,
+                     uint64_t rows)
 {
     zinf_plan *p = &b->plan;
     zinf_unit *u = &p->units[p->n_units];
+    const uint64_t elems = rows * p->tensors[tensor].cols;
     char text[80];
 
-    if (first == 0) {
-        p->tensors[p->n_tensors] = (zinf_tensor){.rows = all, .cols = MINI_C, .n_dims = 2};
-        snprintf(p->tensors[p->n_tensors++].name, 16, "%s", name);
-        p->model.n_params += all * MINI_C;
-    }
-    p->parts[p->n_parts] = (zinf_part){.tensor = p->n_tensors - 1, .first_row = first,
-                                       .n_rows = rows};
-    *u = (zinf_unit){.n_elems = rows * MINI_C, .shard_elems = rows * MINI_C,
-                     .array_stride = rows * MINI_C * 4 + 64, .first_part = p->n_parts,
-                     .n_parts = 1, .decays = 1, .owner = ZINF_NONE};
+    *u = (zinf_unit){.n_elems = n * elems, .shard_elems = n * elems,
+                     .array_stride = n * elems * 4 + 64, .first_part = p->n_parts, .n_parts = n,
+                     .decays = p->tensors[tensor].n_dims == 2, .owner = ZINF_NONE};
+    for (uint32_t i = 0; i < n; i++)
+        p->parts[p->n_parts++] = (zinf_part){.tensor = tensor + i, .first_row = first,
+                                             .n_rows = rows, .at = i * elems};
     snprintf(u->name, sizeof u->name, "%s", name);
     zinf_region *regions[3] = {&u->param, &u->grad, &u->optimizer};
     const zinf_tier tiers[3] = {b->o.param, b->o.grad, b->o.optimizer};
@@ -466,7 +478,6 @@ static void add_unit(builder *b, const char *name, uint64_t first, uint64_t rows
     u->whole_param = u->param.value;
     u->whole_grad = u->grad.value;
     p->n_units++;
-    p->n_parts++;
 }
 
 #define ARRAYS(X) X(segments) X(instrs) X(operands) X(waits) X(tensors) X(units) X(parts) X(values)
@@ -482,6 +493,8 @@ zinf_plan mini_plan(const mini_options *options)
 #undef X
     p->strings = calloc(CAP, 64);
     p->n_strings = 1;
+    strcpy(p->model.family, "gpt2");
+    p->model.tied_embeddings = 1;
     p->model.vocab = MINI_V;
     p->model.hidden = p->model.ffn = MINI_C;
     p->model.heads = p->model.kv_heads = 1;
@@ -500,10 +513,14 @@ zinf_plan mini_plan(const mini_options *options)
     }
     for (int i = 0; i < ZINF_SCALAR_PARTIALS + MINI_UNITS; i++)
         add_value(&b, "scalar");
-    add_unit(&b, "wte", 0, MINI_V, MINI_V);
-    add_unit(&b, "wpe", 0, MINI_T, MINI_T);
+    add_tensor(&b, "transformer.wte.weight", MINI_V, MINI_C, ZINF_INIT_NORMAL);
+    add_tensor(&b, "transformer.wpe.weight", MINI_T, MINI_C, ZINF_INIT_NORMAL);
+    add_tensor(&b, "transformer.ln_f.weight", MINI_C, 1, ZINF_INIT_ONE);
+    add_tensor(&b, "transformer.ln_f.bias", MINI_C, 1, ZINF_INIT_ZERO);
     for (uint64_t t = 0; t < MINI_TILES; t++)
-        add_unit(&b, t ? "linear 1" : "linear 0", 8 * t, 8, 8 * MINI_TILES);
+        add_unit(&b, t ? "wte 1" : "wte 0", 0, 1, MINI_TILE * t, MINI_TILE);
+    add_unit(&b, "wpe", 1, 1, 0, MINI_T);
+    add_unit(&b, "norm", 2, 2, 0, MINI_C);
     for (int k = 0; k < ZINF_N_PROGRAMS; k++) {
         p->programs[k].first_segment = p->n_segments;
         emit_program(&b, (zinf_program_kind)k);

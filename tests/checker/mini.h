@@ -1,5 +1,5 @@
-/* tests/checker/mini.h - miniature plans: a model of one tiled linear between an embedding and
- * its tied classifier, lowered by hand for any tiers, with exactly the waits that it needs.
+/* tests/checker/mini.h - miniature plans: a gpt2 without blocks, its vocabulary in tiles, lowered
+ * by hand for any tiers, with exactly the waits that it needs.
  * Also the oracle: whether the order of a plan can change what it computes.
  */
 #ifndef ZINF_TESTS_CHECKER_MINI_H
@@ -9,7 +9,7 @@
 #include "runtime/plan.h"
 
 enum { MINI_B = 2, MINI_T = 8, MINI_N = 16, MINI_C = 16, MINI_V = 16, MINI_TILES = 2 };
-enum { MINI_WTE, MINI_WPE, MINI_LINEAR, MINI_UNITS = MINI_LINEAR + MINI_TILES };
+enum { MINI_WTE, MINI_WPE = MINI_TILES, MINI_NORM, MINI_UNITS }; /* tiles from MINI_WTE on */
 
 typedef struct mini_options {
     zinf_tier param, grad, optimizer;

@@ -478,6 +478,65 @@ static bool other_collective(zinf_plan *plan, uint32_t i)
     return true;
 }
 
+/* ---- what a plan states of its model ---- */
+
+/* The next tensor of the same shape, or ZINF_NONE. */
+static uint32_t like_tensor(const zinf_plan *plan, uint32_t i)
+{
+    for (uint32_t k = i + 1; k < plan->n_tensors; k++)
+        if (plan->tensors[k].rows == plan->tensors[i].rows &&
+            plan->tensors[k].cols == plan->tensors[i].cols)
+            return k;
+    return ZINF_NONE;
+}
+
+static bool names_exchanged(zinf_plan *plan, uint32_t i)
+{
+    const uint32_t k = like_tensor(plan, i);
+    char name[ZINF_NAME_BYTES];
+
+    if (k == ZINF_NONE)
+        return false;
+    memcpy(name, plan->tensors[i].name, sizeof name);
+    memcpy(plan->tensors[i].name, plan->tensors[k].name, sizeof name);
+    memcpy(plan->tensors[k].name, name, sizeof name);
+    return true;
+}
+
+/* In all units: what is used, made and saved as the one is so as the other. */
+static bool tensors_exchanged(zinf_plan *plan, uint32_t i)
+{
+    const uint32_t k = like_tensor(plan, i);
+
+    for (uint32_t p = 0; p < plan->n_parts; p++) {
+        uint32_t *of = &plan->parts[p].tensor;
+        *of = *of == i ? k : *of == k ? i : *of;
+    }
+    return k != ZINF_NONE;
+}
+
+/* Both, and all else that is said of them, but where in a stack they are. */
+static bool places_exchanged(zinf_plan *plan, uint32_t i)
+{
+    const uint32_t k = like_tensor(plan, i);
+
+    if (!tensors_exchanged(plan, i))
+        return false;
+    zinf_tensor *a = &plan->tensors[i], *b = &plan->tensors[k], first = *a;
+    const uint64_t rows[2] = {a->stack_row, b->stack_row};
+    *a = *b;
+    *b = first;
+    a->stack_row = rows[0];
+    b->stack_row = rows[1];
+    return true;
+}
+
+static bool another_name(zinf_plan *plan, uint32_t i)
+{
+    plan->tensors[i].name[0]++;
+    return true;
+}
+
 const mutation mutations[] = {
 #define M(name, target) {#name, MUTATE_##target, name}
     M(drop_wait, WAIT), M(wait_for_earlier, WAIT), M(wait_for_later, WAIT),
@@ -501,7 +560,8 @@ const mutation mutations[] = {
     M(half_attr_2, INSTR), M(half_attr_3, INSTR), M(other_heads, INSTR), M(other_sequence, INSTR),
     M(more_ld, OPERAND), M(double_ld, OPERAND), M(half_the_rows, OPERAND),
     M(twice_the_rows, OPERAND), M(one_sequence, OPERAND), M(once_more, SEGMENT),
-    M(once_less, SEGMENT),
+    M(once_less, SEGMENT), M(names_exchanged, TENSOR), M(tensors_exchanged, TENSOR),
+    M(places_exchanged, TENSOR), M(another_name, TENSOR),
 };
 const uint32_t n_mutations = sizeof mutations / sizeof *mutations;
 
@@ -521,7 +581,8 @@ zinf_plan mutate_copy(const zinf_plan *plan)
 
 uint32_t mutate_count(const zinf_plan *plan, mutate_target target)
 {
-    const uint32_t counts[] = {plan->n_instrs, plan->n_operands, plan->n_waits, plan->n_segments};
+    const uint32_t counts[] = {plan->n_instrs, plan->n_operands, plan->n_waits, plan->n_segments,
+                               plan->n_tensors};
 
     return counts[target];
 }

@@ -5,7 +5,7 @@
 #include "runtime/plan.h"
 
 typedef enum mutate_target {
-    MUTATE_INSTR, MUTATE_OPERAND, MUTATE_WAIT, MUTATE_SEGMENT
+    MUTATE_INSTR, MUTATE_OPERAND, MUTATE_WAIT, MUTATE_SEGMENT, MUTATE_TENSOR
 } mutate_target;
 
 typedef struct mutation {

@@ -46,11 +46,12 @@ static void tell(const zinf_plan *plan, const char *label, uint32_t m, uint32_t 
     printf("\n");
 }
 
-/* Rule and instruction are in the text: or what has no instruction, unit, region or program. */
+/* Rule and instruction are in the text: or what has no instruction, unit, bytes or program. */
 static bool names_both(const char *text)
 {
     return text[0] == 'C' && strchr("12345678", text[1]) && text[2] == ':' &&
-           (strstr(text, "instruction") || strstr(text, "unit") || strstr(text, "loss"));
+           (strstr(text, "instruction") || strstr(text, "unit") || strstr(text, "bytes [") ||
+            strstr(text, "tensor") || strstr(text, "loss"));
 }
 
 /* One fault; same says whether a plan leaves the same behind. False: there is no such fault. */
