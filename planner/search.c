@@ -323,7 +323,8 @@ static bool no_smaller(const zinf_decisions *a, const zinf_decisions *b)
     if (memcmp(a->tier, b->tier, sizeof a->tier) ||
         a->checkpoint_interval != b->checkpoint_interval || a->micro_batch < b->micro_batch ||
         a->partitioning != b->partitioning || a->order != b->order ||
-        a->optimizer_time != b->optimizer_time || (a->order == ZINF_VERTICAL && a->micro_batch != b->micro_batch) ||
+        a->optimizer_time != b->optimizer_time ||
+        (a->order == ZINF_VERTICAL && a->micro_batch != b->micro_batch) ||
         a->prefetch_read < b->prefetch_read || a->prefetch_upload < b->prefetch_upload)
         return false;
     for (int l = 0; l < ZINF_N_LINEARS; l++)
