@@ -173,7 +173,7 @@ static void an_update_from_this_steps_gradient_is_refused(void)
     const uint32_t sum = find(&plan, step, ZINF_OP_SUM_OF_SQUARES, ZINF_NONE);
     const uint32_t adam = find(&plan, step, ZINF_OP_ADAM, plan.instrs[sum].unit);
     move_behind(&plan, adam, sum);
-    check_refused(&plan, "C7", "");
+    check_refused(&plan, "C4", "before or after an update");
 }
 
 /* Without the zeros the first step would update from nothing. */
@@ -189,7 +189,7 @@ static void a_start_that_leaves_something_to_update_from_is_refused(void)
         while (plan.operands[plan.instrs[i].operand0].tier != ZINF_TIER_SCALAR)
             i = find(&plan, i + 1, ZINF_OP_ZERO, ZINF_NONE);
         plan.operands[plan.instrs[i].operand0].offset -= 8;
-        check_refused(&plan, "C8", "what an update needs to know");
+        check_refused(&plan, "C8", "should hold zeros");
     }
 }
 
