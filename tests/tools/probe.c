@@ -51,7 +51,17 @@ static void the_planner_reads_what_was_measured(void)
     CHECK(cluster.host.cores == 1);
     CHECK(cluster.host.memory_bytes > cluster.host.reserve_bytes);
     CHECK(cluster.device.peak_f32 > 1e6 && cluster.device.peak_bf16 > 1e6);
-    CHECK(cluster.device.attention > 1e6);
+    for (int f32 = 0; f32 < 2; f32++) {
+        const zinf_step_rates *step = f32 ? &cluster.device.step_f32 : &cluster.device.step_bf16;
+        CHECK(step->forward > 1e6 && step->forward_residual > 1e6 && step->input_gradient > 1e6);
+        CHECK(step->weight_gradient > 1e6 && step->weight_gradient_bias > 1e6);
+        CHECK(step->classifier > 1e6 && step->attention > 1e6);
+        CHECK(step->layernorm_forward > 1e6 && step->layernorm_backward > 1e6);
+        CHECK(step->rmsnorm_forward > 1e6 && step->rmsnorm_backward > 1e6 && step->rope > 1e6);
+        CHECK(step->gelu_forward > 1e6 && step->gelu_backward > 1e6);
+        CHECK(step->swiglu_forward > 1e6 && step->swiglu_backward > 1e6);
+    }
+    CHECK(cluster.host.sum_of_squares > 1e6 && cluster.host.accumulate > 1e6);
     CHECK(cluster.host.bandwidth > 1e7 && cluster.host.adam > 1e5);
     for (int f32 = 0; f32 < 2; f32++) { /* a plan counts oneDNN's memory where it is used */
         const char *which = cluster.device.gemm_library;
