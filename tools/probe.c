@@ -418,7 +418,9 @@ static zinf_status probe(const probe_options *options, zinf_error *err)
                          path, strerror(errno));
     if (!measure_paths(options, &nvme, err) &&
         !probe_measure_compute(options, available_bytes, &compute, err) &&
-        !probe_measure_step(options, available_bytes, &compute, &step, err)) {
+        !probe_measure_step(options, available_bytes, &compute, &step, err) &&
+        !(options->n_directories &&
+          probe_measure_update(options, available_bytes, &compute, &nvme, err))) {
         FILE *out = open_memstream(&text, &n);
 
         if (out)

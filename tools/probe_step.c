@@ -35,14 +35,15 @@ static const struct rate_row {
 };
 
 /* Two sequences, since the rate of attention depends on them. The rest is the same: 2048 tokens
- * and matrices of 768 x 768 and more. The last one is for its sums over tiles alone:
- * products that move many bytes. */
+ * and matrices of 768 x 768 and more. TILED is for its sums over tiles alone, products
+ * that move many bytes, STORED for its update, which reads and writes all states. */
 static const struct small_model {
-    const char *name, *family;
+    const char *family;
     int sequence, batch, ffn, tiles;
-} models[] = {{"gpt2", "gpt2", 256, 8, 3072, 1}, {"llama", "llama", 1024, 2, 2048, 1},
-              {"tiles", "gpt2", 256, 8, 3072, 4}};
-enum { N_MODELS = 2, TILED = N_MODELS, HIDDEN = 768, HEADS = 12, MOST_STEPS = 8,
+    bool stored;
+} models[] = {{"gpt2", 256, 8, 3072, 1, false}, {"llama", 1024, 2, 2048, 1, false},
+              {"gpt2", 256, 8, 3072, 4, false}, {"gpt2", 256, 8, 3072, 1, true}};
+enum { N_MODELS = 2, TILED = N_MODELS, STORED, HIDDEN = 768, HEADS = 12, MOST_STEPS = 8,
        LEAST_STEPS = 2, MOST_LIKE = 256 };
 
 /* So large that states do not stay in the caches, smaller where that takes long or memory is
@@ -51,11 +52,12 @@ static const struct size {
     int layers, vocab;
 } sizes[] = {{6, 16384}, {2, 8192}, {1, 8192}};
 enum { N_SIZES = sizeof sizes / sizeof *sizes };
-static const double ENOUGH_S = 2.5; /* of a model's steps */
+static const double ENOUGH_S = 2; /* of a model's steps */
 
 /* Seconds of each instruction of the program, step by step. */
 typedef struct samples {
     double (*seconds)[MOST_STEPS]; /* [n_instrs] */
+    double update[MOST_STEPS];     /* time that its transfers take alone, to its time */
     int n;                         /* steps */
 } samples;
 
@@ -127,6 +129,39 @@ static zinf_status random_tokens(void *context, uint64_t n, uint64_t cols, int32
     return ZINF_OK;
 }
 
+/* Of what was read and written after the gradients' norm was known: the time that it takes
+ * alone, to the time it took. */
+static double update_share(const zinf_plan *plan, const zinf_executor *executor,
+                           const probe_nvme *nvme)
+{
+    uint64_t begin = 0, end = 0, n;
+    double alone[2] = {0};
+
+    for (unsigned q = 0; q < ZINF_N_QUEUES; q++) {
+        const zinf_trace_entry *entries = zinf_executor_trace(executor, (zinf_queue)q, &n);
+        for (uint64_t i = 0; i < n; i++)
+            if (plan->instrs[entries[i].instr].opcode == ZINF_OP_CLIP)
+                begin = entries[i].end_ns;
+    }
+    for (unsigned q = ZINF_QUEUE_READ; q <= ZINF_QUEUE_WRITE; q++) {
+        const bool write = q == ZINF_QUEUE_WRITE;
+        const zinf_trace_entry *entries = zinf_executor_trace(executor, (zinf_queue)q, &n);
+        for (uint64_t i = 0; i < n; i++) {
+            const zinf_trace_entry *e = &entries[i];
+            const uint64_t bytes = plan->operands[plan->instrs[e->instr].operand0].bytes;
+            if (e->end_ns <= begin)
+                continue;
+            const uint64_t from = e->start_ns > begin ? e->start_ns : begin;
+            alone[write] += (double)bytes / (write ? nvme->write : nvme->read) *
+                            (double)(e->end_ns - from) / (double)(e->end_ns - e->start_ns + 1);
+            end = e->end_ns > end ? e->end_ns : end;
+        }
+    }
+    const double most = alone[0] > alone[1] ? alone[0] : alone[1];
+    return end > begin ? (nvme->overlap ? most : alone[0] + alone[1]) /
+                             (1e-9 * (double)(end - begin)) : 0;
+}
+
 static void add_step(const zinf_executor *executor, samples *found)
 {
     for (unsigned q = 0; q < ZINF_N_QUEUES; q++) {
@@ -139,40 +174,52 @@ static void add_step(const zinf_executor *executor, samples *found)
     found->n++;
 }
 
-static zinf_status train(const probe_options *options, const zinf_plan *plan, samples *found,
-                         zinf_error *err)
+/* nvme: NULL for a plan that stores nothing. */
+static zinf_status train(const probe_options *options, const zinf_plan *plan,
+                         const probe_nvme *nvme, samples *found, zinf_error *err)
 {
-    const zinf_executor_options how = {.trace = true};
-    zinf_executor *executor;
+    zinf_executor_options how = {.trace = true};
+    char warning[256];
+    zinf_executor *executor = NULL;
     zinf_env env = {.batch = random_tokens, .batch_context = (void *)(uintptr_t)plan, .lr = 1e-4};
     const int most = options->quick ? LEAST_STEPS : MOST_STEPS;
 
-    if (zinf_executor_open(plan, &how, &executor, err))
-        return err->status;
-    zinf_executor_run(executor, ZINF_PROGRAM_INIT, &env, err);
+    if (nvme) {
+        const zinf_storage_options io = {ZINF_ENGINE_AUTO, nvme->block_bytes, nvme->depth};
+        if (zinf_storage_open(nvme->directory, 0, plan->machine.arena_bytes[ZINF_TIER_NVME], &io,
+                              &how.storage, warning, err))
+            return err->status;
+    }
+    if (!zinf_executor_open(plan, &how, &executor, err))
+        zinf_executor_run(executor, ZINF_PROGRAM_INIT, &env, err);
     for (double begin = 0; !err->status && found->n < most; env.step++) {
         if (zinf_executor_run(executor, ZINF_PROGRAM_STEP, &env, err))
             break;
         if (env.step == 0) /* everything is touched for the first time */
             begin = probe_now();
+        else if (nvme)
+            found->update[found->n++] = update_share(plan, executor, nvme);
         else
             add_step(executor, found);
         if (found->n >= LEAST_STEPS && probe_now() - begin > ENOUGH_S)
             break;
     }
     zinf_executor_close(executor);
+    zinf_storage_close(how.storage);
     return err->status;
 }
 
 static zinf_status plan_blocks(const probe_options *options, uint64_t available_bytes,
-                               const probe_compute *compute, const struct small_model *small,
-                               const struct size *size, zinf_dtype precision,
-                               zinf_search_result *ret, zinf_error *err)
+                               const probe_compute *compute, const probe_nvme *nvme,
+                               const struct small_model *small, const struct size *size,
+                               zinf_dtype precision, zinf_search_result *ret, zinf_error *err)
 {
-    static const char *const pins[] = {"tier.param=device", "tier.grad=device",
-                                       "tier.optimizer=device", "checkpoint_interval=none"};
+    static const char *const pins[2][4] = {
+        {"tier.param=device", "tier.grad=device", "tier.optimizer=device",
+         "checkpoint_interval=none"},
+        {"tier.param=nvme", "tier.grad=nvme", "tier.optimizer=nvme", "checkpoint_interval=1"}};
     const int part = options->quick ? 4 : 1;
-    char model_text[600], cluster_text[600], threads[32], tiles[32];
+    char model_text[600], cluster_text[1200], threads[32], tiles[32];
     zinf_model model;
     zinf_cluster cluster;
     zinf_settings settings;
@@ -181,14 +228,19 @@ static zinf_status plan_blocks(const probe_options *options, uint64_t available_
              "model: {family: %s, layers: %d, hidden: %d, heads: %d, ffn: %d, vocab: %d,"
              " context: %d}\ntraining: {sequence: %d, global_batch: %d, precision: %s}\n",
              small->family, size->layers, HIDDEN / part, HEADS / part, small->ffn / part,
-             size->vocab / part,
-             small->sequence / part, small->sequence / part, small->batch,
+             size->vocab / part, small->sequence / part, small->sequence / part, small->batch,
              precision == ZINF_F32 ? "fp32" : "bf16");
-    snprintf(cluster_text, sizeof cluster_text,
-             "cluster:\n  device: {kind: cpu, peak: {bf16: %.0f FLOP/s, fp32: %.0f FLOP/s}}\n"
-             "  host: {memory: %" PRIu64 ", cores: %d, bandwidth: %.0f B/s}\n",
-             compute->peak_bf16, compute->peak_f32, available_bytes, options->n_threads,
-             compute->bandwidth);
+    int n = snprintf(cluster_text, sizeof cluster_text,
+                     "cluster:\n  device: {kind: cpu, peak: {bf16: %.0f FLOP/s, fp32: %.0f "
+                     "FLOP/s}}\n  host: {memory: %" PRIu64 ", cores: %d, bandwidth: %.0f B/s}\n",
+                     compute->peak_bf16, compute->peak_f32, available_bytes, options->n_threads,
+                     compute->bandwidth);
+    if (small->stored)
+        snprintf(cluster_text + n, sizeof cluster_text - (size_t)n,
+                 "  nvme: {paths: [\"%s\"], capacity: %" PRIu64 ", read: %.0f B/s, write: %.0f "
+                 "B/s, block: %" PRIu64 ", depth: %" PRIu32 ", overlap: %s}\n", nvme->directory,
+                 nvme->capacity_bytes, nvme->read, nvme->write, nvme->block_bytes, nvme->depth,
+                 nvme->overlap ? "true" : "false");
     snprintf(threads, sizeof threads, "threads=%d", options->n_threads);
     snprintf(tiles, sizeof tiles, "tiles=%d", small->tiles);
     zinf_settings_init(&settings);
@@ -197,19 +249,22 @@ static zinf_status plan_blocks(const probe_options *options, uint64_t available_
         zinf_cluster_parse("this machine", cluster_text, strlen(cluster_text), &cluster, err) ||
         zinf_settings_set(&settings, threads, err) || zinf_settings_set(&settings, tiles, err))
         return err->status;
-    for (size_t i = 0; i < sizeof pins / sizeof *pins; i++)
-        if (zinf_settings_set(&settings, pins[i], err))
+    for (int i = 0; i < 4; i++)
+        if (zinf_settings_set(&settings, pins[small->stored][i], err))
             return err->status;
     return zinf_search(&model, &cluster, &settings, 1, ret, err);
 }
 
+/* The largest of the sizes that fits. */
 static zinf_status make_plan(const probe_options *options, uint64_t available_bytes,
-                             const probe_compute *compute, const struct small_model *small,
-                             zinf_dtype precision, zinf_search_result *ret, zinf_error *err)
+                             const probe_compute *compute, const probe_nvme *nvme,
+                             const struct small_model *small, zinf_dtype precision,
+                             zinf_search_result *ret, zinf_error *err)
 {
-    for (int i = options->quick ? 2 : precision == ZINF_F32;; i++) {
+    for (int i = options->quick ? N_SIZES - 1 : precision == ZINF_F32;; i++) {
         *err = (zinf_error){0};
-        plan_blocks(options, available_bytes, compute, small, &sizes[i], precision, ret, err);
+        plan_blocks(options, available_bytes, compute, nvme, small, &sizes[i], precision, ret,
+                    err);
         if (err->status != ZINF_DOES_NOT_FIT || i + 1 == N_SIZES)
             return err->status;
         zinf_search_free(ret);
@@ -290,11 +345,11 @@ static zinf_status measure_model(const probe_options *options, uint64_t availabl
     zinf_search_result made = {0};
     samples found = {0};
 
-    if (!make_plan(options, available_bytes, compute, small, precision, &made, err)) {
+    if (!make_plan(options, available_bytes, compute, NULL, small, precision, &made, err)) {
         found.seconds = calloc(made.plan.n_instrs, sizeof *found.seconds);
         if (!found.seconds)
             zinf_fail(err, ZINF_MACHINE, "no memory for the times of a step");
-        else if (!train(options, &made.plan, &found, err))
+        else if (!train(options, &made.plan, NULL, &found, err))
             sum_up(&made.plan, &found, input_gradient, ret_rates);
     }
     free(found.seconds);
@@ -312,17 +367,18 @@ zinf_status probe_measure_step(const probe_options *options, uint64_t available_
         const zinf_dtype precision = p == 0 ? ZINF_F32 : ZINF_BF16;
         zinf_step_rates *rates = p == 0 ? &step.f32 : &step.bf16;
         double found[N_MODELS + 1][N_RATES], joined[N_RATES];
-        for (int m = 0; m <= TILED; m++) {
-            const double input_gradient = m == TILED ? joined[RATE_input_gradient] : 0;
-            if (measure_model(options, available_bytes, compute, &models[m], precision,
-                              input_gradient, found[m], err))
+        for (int m = 0; m < N_MODELS; m++)
+            if (measure_model(options, available_bytes, compute, &models[m], precision, 0,
+                              found[m], err))
                 return err->status;
-            if (m + 1 == TILED)
-                join(found, joined);
+        join(found, joined);
+        if (precision == ZINF_BF16) { /* in fp32 a product is too slow to wait for memory */
+            if (measure_model(options, available_bytes, compute, &models[TILED], precision,
+                              joined[RATE_input_gradient], found[TILED], err))
+                return err->status;
+            if (found[TILED][RATE_product_memory] < compute->bandwidth) /* else it is noise */
+                joined[RATE_product_memory] = found[TILED][RATE_product_memory];
         }
-        joined[RATE_product_memory] = found[TILED][RATE_product_memory];
-        if (joined[RATE_product_memory] > compute->bandwidth) /* a difference that is too small */
-            joined[RATE_product_memory] = 0;
         fit_attention(found[0][RATE_attention], found[1][RATE_attention], options->quick ? 4 : 1,
                       joined);
 #define X(name, help) rates->name = joined[RATE_##name];
@@ -339,4 +395,25 @@ zinf_status probe_measure_step(const probe_options *options, uint64_t available_
     }
     *ret_step = step;
     return ZINF_OK;
+}
+
+zinf_status probe_measure_update(const probe_options *options, uint64_t available_bytes,
+                                 const probe_compute *compute, probe_nvme *nvme, zinf_error *err)
+{
+    zinf_search_result made = {0};
+    samples found = {0};
+
+    if (!make_plan(options, available_bytes, compute, nvme, &models[STORED], ZINF_BF16, &made,
+                   err) &&
+        !train(options, &made.plan, nvme, &found, err)) {
+        const probe_rate share = probe_summarise(found.update, found.n);
+        fprintf(stderr, "an update of states in storage reaches %.2f of its rates, spread %.1f %%"
+                " (%d samples)\n", share.median, 100 * share.spread, share.n);
+        nvme->read *= share.median;
+        nvme->write *= share.median;
+    }
+    zinf_search_free(&made);
+    if (err->status == ZINF_DOES_NOT_FIT) /* a small disk: what was measured alone must do */
+        *err = (zinf_error){0};
+    return err->status;
 }

@@ -27,9 +27,10 @@ static int run(const char *options)
 
 static bool errors_contain(const char *text)
 {
-    char all[4096] = "";
+    static char all[16384];
     FILE *file = fopen(errors, "r");
 
+    memset(all, 0, sizeof all);
     if (file) {
         all[fread(all, 1, sizeof all - 1, file)] = 0;
         fclose(file);
@@ -73,6 +74,7 @@ static void the_planner_reads_what_was_measured(void)
     CHECK(cluster.nvme.present && cluster.nvme.n_paths == 1);
     CHECK(!strcmp(cluster.nvme.paths[0], folder));
     CHECK(cluster.nvme.read > 1e3 && cluster.nvme.write > 1e3);
+    CHECK(errors_contain("an update of states in storage reaches"));
     CHECK(cluster.nvme.latency > 0);
     CHECK(cluster.nvme.block_bytes % ZINF_PAGE == 0 && cluster.nvme.depth >= 1);
     /* nothing is left in the directory but what this test wrote */
