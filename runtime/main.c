@@ -1,4 +1,5 @@
 /* runtime/main.c - zinf-run: options, signals, the exit code. */
+#include <inttypes.h>
 #include <limits.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -59,31 +60,41 @@ static void wait_briefly(char **argv)
     execv(path, argv); /* if that fails, the run is only slower */
 }
 
+/* A rank that is not connected to the others. What ails all of them rank 0 says, and most launchers
+ * then end the rest; what ails another rank alone, that one says three seconds later. */
+static void speak(const zinf_launch *launch, const zinf_error *err)
+{
+    if (launch->rank == 0)
+        fprintf(stderr, "zinf-run: %s\n", err->text);
+    else if (sleep(3) == 0 && !stop)
+        fprintf(stderr, "zinf-run: rank %" PRIu32 ": %s\n", launch->rank, err->text);
+}
+
 int main(int argc, char **argv)
 {
     const zinf_launch launch = zinf_ranks_launch();
+    const struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     zinf_run_options options;
-    zinf_error err = {0};
+    zinf_ranks ranks = zinf_ranks_self();
+    zinf_error err = {0}, apart = {0};
 
     wait_briefly(argv);
     zinf_files_guard_standard();
     keep_memory_small();
-    if (zinf_run_options_parse(argc, argv, &options, &err) == ZINF_OK) {
-        if (options.help) {
-            zinf_run_options_help(stdout);
-            return 0;
-        }
-        const struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-        sigaction(SIGINT, &action, NULL);
-        sigaction(SIGTERM, &action, NULL);
-        signal(SIGPIPE, SIG_IGN);
-        signal(SIGXFSZ, SIG_IGN); /* a file too large is an error like others: EFBIG */
-        zinf_ranks ranks = zinf_ranks_self();
-        if (launch.n_ranks == 1 || zinf_ranks_join(&launch, &ranks, &err) == ZINF_OK)
-            zinf_run(&options, &ranks, &stop, &err);
-        zinf_ranks_leave(&ranks, &err);
+    if (zinf_run_options_parse(argc, argv, &options, &err) == ZINF_OK && options.help) {
+        zinf_run_options_help(stdout);
+        return 0;
     }
-    if (err.status && launch.rank == 0)
-        fprintf(stderr, "zinf-run: %s\n", err.text);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file too large is an error like others: EFBIG */
+    if (launch.n_ranks > 1 && zinf_ranks_join(&launch, &ranks, &apart))
+        zinf_fail(&err, apart.status, "%s", apart.text);
+    else if (zinf_ranks_together(&ranks, &err) == ZINF_OK) /* wrong options of any rank end all */
+        zinf_run(&options, &ranks, &stop, &err);
+    zinf_ranks_leave(&ranks, &err);
+    if (err.status && (!ranks.collective || ranks.collective->n_ranks == 1))
+        speak(&launch, &err);
     return (int)err.status;
 }

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -248,6 +249,9 @@ void zinf_ranks_leave(zinf_ranks *ranks, zinf_error *err)
         c->close(c, (int)err->status);
     }
     if (err->status == ZINF_OK || ranks->agreed) {
+        /* before any rank can end: with the first code that is not 0 the launcher ends all */
+        if (err->status && c->rank == 0)
+            fprintf(stderr, "zinf-run: %s\n", err->text);
         zinf_watch_leave(watch);
         c->close(c, 0);
         zinf_watch_close(watch);
@@ -260,5 +264,9 @@ void zinf_ranks_leave(zinf_ranks *ranks, zinf_error *err)
     fprintf(stderr, "zinf-run: rank %" PRIu32 ": %s\n", c->rank, err->text);
     zinf_watch_leave(watch);
     zinf_watch_wait(watch, c->rank == 0 ? 4 : 6); /* so that others can put away what they hold */
+    if (c->rank != 0) { /* rank 0 ends all: of two that do at once an mpirun was seen to crash */
+        signal(SIGTERM, SIG_DFL);
+        sleep(3);
+    }
     c->close(c, (int)err->status);
 }

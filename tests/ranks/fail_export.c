@@ -1,6 +1,7 @@
 /* tests/ranks/fail_export.c - preloaded: of the rank ZINF_FAIL_RANK, the ZINF_FAIL_AT-th write into
  * a file of an export finds no space on the disk, or with ZINF_FAIL_KILL kills the process. It
- * says "failed here" on standard error then.
+ * says "failed here" on standard error then. Rank 0 is slow after the end of MPI: what it has to say
+ * it must have said before.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -45,4 +46,17 @@ ssize_t pwrite(int fd, const void *bytes, size_t n, off_t offset)
     if (!next)
         *(void **)&next = dlsym(RTLD_NEXT, "pwrite64");
     return next(fd, bytes, n, offset);
+}
+
+int MPI_Finalize(void)
+{
+    const char *openmpi = getenv("OMPI_COMM_WORLD_RANK"), *mpich = getenv("PMI_RANK");
+    const char *rank = openmpi ? openmpi : mpich;
+    int (*next)(void), rc;
+
+    *(void **)&next = dlsym(RTLD_DEFAULT, "PMPI_Finalize");
+    rc = next ? next() : 0;
+    for (unsigned left = rank && strcmp(rank, "0") == 0 ? 3 : 0; left;) /* a signal wakes it */
+        left = sleep(left);
+    return rc;
 }

@@ -126,6 +126,19 @@ def a_step_that_is_not_finite_is_agreed_by_all():
         'the largest weight is 3e+38, in "transformer.h.1.mlp.c_proj.weight"' in text, text
 
 
+def wrong_options_are_said_once_by_rank_0_or_by_the_rank_that_has_them():
+    for name in crew.launchers or [None]:
+        late = differing(f"{crew.run_command} --bogus", f"{crew.run_command} --bogus")
+        with open(late, encoding="ascii") as file:
+            script = file.read()
+        with open(late, "w", encoding="ascii") as file: # rank 0 comes when rank 1 is done
+            file.write(script.replace("\nexec", "\nsleep 0.4\nexec"))
+        done = crew.call(*crew.words(2, name), late, code=2, env=base.ENVIRONMENT)
+        assert sentence(done).startswith("zinf-run: unknown option"), done.stderr
+        done = two(f"{plan(2)} --data {crew.text}", "--bogus", name=name)
+        assert sentence(done).startswith("zinf-run: rank 1: unknown option"), done.stderr
+
+
 def zinf_without_the_launchers_module_says_so():
     if not crew.launchers:
         raise tap.Skip("no MPI")
@@ -146,5 +159,6 @@ main(crew, [
     a_checkpoint_that_not_every_rank_has_is_refused,
     a_batch_that_ranks_cannot_share_is_answered_with_advice,
     a_step_that_is_not_finite_is_agreed_by_all,
+    wrong_options_are_said_once_by_rank_0_or_by_the_rank_that_has_them,
     zinf_without_the_launchers_module_says_so,
 ])
