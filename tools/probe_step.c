@@ -35,14 +35,14 @@ static const struct rate_row {
 };
 
 /* Two sequences, since the rate of attention depends on them. The rest is the same: 2048 tokens
- * and matrices of 768 x 768 and more. TILED is for its sums over tiles alone, products
- * that move many bytes, STORED for its update, which reads and writes all states. */
+ * and matrices of 768 x 768 and more. TILED is for its products alone, which move many
+ * bytes, STORED for its update, which reads and writes all states. */
 static const struct small_model {
     const char *family;
-    int sequence, batch, ffn, tiles;
+    int sequence, batch, micro_batch, ffn, tiles;
     bool stored;
-} models[] = {{"gpt2", 256, 8, 3072, 1, false}, {"llama", 1024, 2, 2048, 1, false},
-              {"gpt2", 256, 8, 3072, 4, false}, {"gpt2", 256, 8, 3072, 1, true}};
+} models[] = {{"gpt2", 256, 8, 8, 3072, 1, false}, {"llama", 1024, 2, 2, 2048, 1, false},
+              {"gpt2", 256, 8, 2, 3072, 2, false}, {"gpt2", 256, 8, 8, 3072, 1, true}};
 enum { N_MODELS = 2, TILED = N_MODELS, STORED, HIDDEN = 768, HEADS = 12, MOST_STEPS = 8,
        LEAST_STEPS = 2, MOST_LIKE = 256 };
 
@@ -67,7 +67,7 @@ static int rate_of(const zinf_plan *plan, const zinf_instr *instr)
     case ZINF_OP_LINEAR_FORWARD:
         return plan->operands[instr->operand0 + 3].bytes ? RATE_forward_residual : RATE_forward;
     case ZINF_OP_LINEAR_BACKWARD_INPUT:
-        return instr->flags & ZINF_FLAG_ACCUMULATE ? RATE_product_memory : RATE_input_gradient;
+        return RATE_input_gradient;
     case ZINF_OP_LINEAR_BACKWARD_WEIGHT:
         return plan->operands[instr->operand0 + 3].bytes ? RATE_weight_gradient_bias
                                                          : RATE_weight_gradient;
@@ -109,8 +109,6 @@ static double work_of(const zinf_plan *plan, const zinf_instr *instr, int rate)
 {
     if (rate == RATE_adam)
         return (double)plan->operands[instr->operand0].cols;
-    if (rate == RATE_product_memory)
-        return zinf_product_excess(plan, instr);
     return rate <= RATE_attention ? zinf_instr_flops(plan, instr) : zinf_instr_bytes(plan, instr);
 }
 
@@ -219,7 +217,8 @@ static zinf_status plan_blocks(const probe_options *options, uint64_t available_
          "checkpoint_interval=none"},
         {"tier.param=nvme", "tier.grad=nvme", "tier.optimizer=nvme", "checkpoint_interval=1"}};
     const int part = options->quick ? 4 : 1;
-    char model_text[600], cluster_text[1200], threads[32], tiles[32];
+    char model_text[600], cluster_text[1200], threads[32], tiles[32],
+         micro_batch[32];
     zinf_model model;
     zinf_cluster cluster;
     zinf_settings settings;
@@ -243,11 +242,13 @@ static zinf_status plan_blocks(const probe_options *options, uint64_t available_
                  nvme->overlap ? "true" : "false");
     snprintf(threads, sizeof threads, "threads=%d", options->n_threads);
     snprintf(tiles, sizeof tiles, "tiles=%d", small->tiles);
+    snprintf(micro_batch, sizeof micro_batch, "micro_batch=%d", small->micro_batch);
     zinf_settings_init(&settings);
     if (zinf_model_parse("the model to measure", model_text, strlen(model_text), NULL, &model,
                          err) ||
         zinf_cluster_parse("this machine", cluster_text, strlen(cluster_text), &cluster, err) ||
-        zinf_settings_set(&settings, threads, err) || zinf_settings_set(&settings, tiles, err))
+        zinf_settings_set(&settings, threads, err) || zinf_settings_set(&settings, tiles, err) ||
+        zinf_settings_set(&settings, micro_batch, err))
         return err->status;
     for (int i = 0; i < 4; i++)
         if (zinf_settings_set(&settings, pins[small->stored][i], err))
@@ -301,24 +302,26 @@ static void join(double rates[N_MODELS][N_RATES], double ret_joined[N_RATES])
     }
 }
 
-/* Median over the steps and the blocks: of what is measured as `rate` and does `work`. */
-static double median_s(const zinf_plan *plan, const samples *found, int rate, double work)
+/* Median over the steps and the instructions that do the same. */
+static double median_s(const zinf_plan *plan, const samples *found, const zinf_instr *like)
 {
+    const int rate = rate_of(plan, like);
     double seconds[MOST_LIKE];
     int n = 0;
 
     for (uint32_t i = 0; i < plan->n_instrs; i++)
         for (int step = 0; step < found->n && n < MOST_LIKE; step++)
             if (found->seconds[i][step] > 0 && rate_of(plan, &plan->instrs[i]) == rate &&
-                work_of(plan, &plan->instrs[i], rate) == work)
+                work_of(plan, &plan->instrs[i], rate) == work_of(plan, like, rate) &&
+                zinf_instr_bytes(plan, &plan->instrs[i]) == zinf_instr_bytes(plan, like))
                 seconds[n++] = found->seconds[i][step];
     return probe_summarise(seconds, n).median;
 }
 
 /* Rates of a model, 0: it has none. Work over time, each a median of several, so that a moment in
- * which the machine is slow counts little. input_gradient: FLOP/s of products that do not add,
- * which is what remains of those that do without the adding. */
-static void sum_up(const zinf_plan *plan, const samples *found, double input_gradient,
+ * which the machine is slow counts little. Of TILED, where rates of usual products are known, what
+ * its products move in the time that they take longer. */
+static void sum_up(const zinf_plan *plan, const samples *found, const double *usual,
                    double ret_rates[N_RATES])
 {
     double work[N_RATES] = {0}, seconds[N_RATES] = {0};
@@ -329,9 +332,12 @@ static void sum_up(const zinf_plan *plan, const samples *found, double input_gra
         if (rate < 0 || !(found->seconds[i][0] > 0)) /* of another program */
             continue;
         work[rate] += work_of(plan, instr, rate);
-        seconds[rate] += median_s(plan, found, rate, work_of(plan, instr, rate));
-        if (rate == RATE_product_memory)
-            seconds[rate] -= zinf_instr_flops(plan, instr) / input_gradient;
+        seconds[rate] += median_s(plan, found, instr);
+        if (usual && rate <= RATE_weight_gradient_bias) {
+            work[RATE_product_memory] += zinf_product_excess(plan, instr);
+            seconds[RATE_product_memory] += median_s(plan, found, instr) -
+                                            work_of(plan, instr, rate) / usual[rate];
+        }
     }
     for (int r = 0; r < N_RATES; r++)
         ret_rates[r] = seconds[r] > 0 ? work[r] / seconds[r] : 0;
@@ -339,7 +345,7 @@ static void sum_up(const zinf_plan *plan, const samples *found, double input_gra
 
 static zinf_status measure_model(const probe_options *options, uint64_t available_bytes,
                                  const probe_compute *compute, const struct small_model *small,
-                                 zinf_dtype precision, double input_gradient,
+                                 zinf_dtype precision, const double *usual,
                                  double ret_rates[N_RATES], zinf_error *err)
 {
     zinf_search_result made = {0};
@@ -350,7 +356,7 @@ static zinf_status measure_model(const probe_options *options, uint64_t availabl
         if (!found.seconds)
             zinf_fail(err, ZINF_MACHINE, "no memory for the times of a step");
         else if (!train(options, &made.plan, NULL, &found, err))
-            sum_up(&made.plan, &found, input_gradient, ret_rates);
+            sum_up(&made.plan, &found, usual, ret_rates);
     }
     free(found.seconds);
     zinf_search_free(&made);
@@ -368,13 +374,13 @@ zinf_status probe_measure_step(const probe_options *options, uint64_t available_
         zinf_step_rates *rates = p == 0 ? &step.f32 : &step.bf16;
         double found[N_MODELS + 1][N_RATES], joined[N_RATES];
         for (int m = 0; m < N_MODELS; m++)
-            if (measure_model(options, available_bytes, compute, &models[m], precision, 0,
+            if (measure_model(options, available_bytes, compute, &models[m], precision, NULL,
                               found[m], err))
                 return err->status;
         join(found, joined);
         if (precision == ZINF_BF16) { /* in fp32 a product is too slow to wait for memory */
             if (measure_model(options, available_bytes, compute, &models[TILED], precision,
-                              joined[RATE_input_gradient], found[TILED], err))
+                              joined, found[TILED], err))
                 return err->status;
             if (found[TILED][RATE_product_memory] < compute->bandwidth) /* else it is noise */
                 joined[RATE_product_memory] = found[TILED][RATE_product_memory];
