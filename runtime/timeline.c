@@ -1,7 +1,6 @@
 /* runtime/timeline.c - see timeline.h. */
 #include "runtime/timeline.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -126,7 +125,7 @@ static bool run(simulation *s, double *ret_total)
             /* Threads share cores fairly. A disk serves reads first: they are awaited. */
             rate[q] = !shared             ? 1.0
                       : g == STORAGE_GROUP ? q == ZINF_QUEUE_READ
-                                           : fmin(1.0, n_cores / n_threads);
+                                           : n_threads > n_cores ? n_cores / n_threads : 1.0;
             if (active[q] && (step < 0 || left[q] / rate[q] < step))
                 step = left[q] / rate[q];
         }
