@@ -59,7 +59,7 @@ typedef struct pool {
     const zinf_cluster *cluster;
     const zinf_settings *settings;
     bool only_fit; /* a suggestion is tried: the first that fits will do */
-    choices tiers[ZINF_N_CLASSES], batches, intervals, orders, partitionings;
+    choices tiers[ZINF_N_CLASSES], batches, intervals, orders, partitionings, times;
 
     /* the best seen so far, in order */
     candidate fast[N_BANDS][N_FAST], safe[N_BANDS][N_SAFE], small[N_SMALL];
@@ -256,16 +256,14 @@ static void enumerate(pool *p)
 {
     static const uint32_t intervals[] = {0, 1, 2, 4}, orders[] = {ZINF_HORIZONTAL, ZINF_VERTICAL};
     static const uint32_t partitionings[] = {ZINF_BANDWIDTH_CENTRIC, ZINF_OWNER};
+    /* in backward is only asked for: a guarantee less (plan.h) */
+    static const uint32_t times[] = {ZINF_AFTER_BACKWARD, ZINF_IN_FORWARD};
     const zinf_settings *s = p->settings;
     const bool cpu = !strcmp(p->cluster->device.kind, "cpu");
     zinf_decisions d = {
         .ranks = zinf_n_ranks(p->cluster),
         .prefetch_gather = s->prefetch_gather != ZINF_FREE ? (uint32_t)s->prefetch_gather : 1,
         .collectives = s->collectives != ZINF_FREE ? (uint32_t)s->collectives : ZINF_OVERLAPPED,
-        /* other times are only asked for: in backward is a guarantee less (plan.h), in forward
-         * needs memory, so that with a byte less than planned there would be another plan */
-        .optimizer_time = s->optimizer_time != ZINF_FREE ? (uint32_t)s->optimizer_time
-                                                         : ZINF_AFTER_BACKWARD,
         .io_block_bytes = s->io_block_bytes != ZINF_FREE ? (uint64_t)s->io_block_bytes
                                                          : p->cluster->nvme.block_bytes,
         .io_depth = s->io_depth != ZINF_FREE ? (uint32_t)s->io_depth : p->cluster->nvme.depth,
@@ -281,6 +279,8 @@ static void enumerate(pool *p)
     const bool some = s->tier[ZINF_CLASS_CHECKPOINT] > ZINF_TIER_DEVICE;
     p->intervals = choose(s->checkpoint_interval, intervals + some, 4 - some, p->model->layers);
     p->orders = choose(s->order, orders, 2, ZINF_VERTICAL);
+    p->times = choose(s->optimizer_time, times, 2, ZINF_IN_FORWARD);
+    d.optimizer_time = p->times.values[0]; /* the other one is a move of the climb */
     if (!cpu && d.n_threads > 16)
         d.n_threads = 16; /* host threads of the update queue */
     const choices *t = p->tiers;
@@ -313,8 +313,8 @@ static bool same(const zinf_decisions *a, const zinf_decisions *b)
     return !memcmp(a->tier, b->tier, sizeof a->tier) &&
            !memcmp(a->tiles, b->tiles, sizeof a->tiles) && a->micro_batch == b->micro_batch &&
            a->checkpoint_interval == b->checkpoint_interval && a->order == b->order &&
-           a->partitioning == b->partitioning && a->prefetch_read == b->prefetch_read &&
-           a->prefetch_upload == b->prefetch_upload;
+           a->partitioning == b->partitioning && a->optimizer_time == b->optimizer_time &&
+           a->prefetch_read == b->prefetch_read && a->prefetch_upload == b->prefetch_upload;
 }
 
 /* Whether a needs at least the memory of b, by what is monotonic. */
@@ -323,6 +323,7 @@ static bool no_smaller(const zinf_decisions *a, const zinf_decisions *b)
     if (memcmp(a->tier, b->tier, sizeof a->tier) ||
         a->checkpoint_interval != b->checkpoint_interval || a->micro_batch < b->micro_batch ||
         a->partitioning != b->partitioning || a->order != b->order ||
+        a->optimizer_time != b->optimizer_time ||
         (a->order == ZINF_VERTICAL && a->micro_batch != b->micro_batch) ||
         a->prefetch_read < b->prefetch_read || a->prefetch_upload < b->prefetch_upload)
         return false;
@@ -420,7 +421,7 @@ static bool step_double(int64_t pin, uint32_t *value, bool up, uint64_t most)
     return *value != before;
 }
 
-enum { N_TIER_MOVES = ZINF_N_CLASSES * ZINF_TIER_SCALAR, N_MOVES = N_TIER_MOVES + 16 };
+enum { N_TIER_MOVES = ZINF_N_CLASSES * ZINF_TIER_SCALAR, N_MOVES = N_TIER_MOVES + 18 };
 
 /* Applies move k to d; false if it is none. */
 static bool move_to(const pool *p, uint32_t k, zinf_decisions *d)
@@ -463,6 +464,8 @@ static bool move_to(const pool *p, uint32_t k, zinf_decisions *d)
         return step_double(s->prefetch_upload, &d->prefetch_upload, up, MOST_UPLOAD);
     case 6:
         return step_choice(&p->orders, &d->order, up);
+    case 7:
+        return step_choice(&p->times, &d->optimizer_time, up);
     default:
         return step_choice(&p->partitionings, &d->partitioning, up);
     }

@@ -5,11 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "planner/ranks.h"
 #include "planner/search.h"
 #include "runtime/checker.h"
+#include "runtime/element_sum.h"
 #include "runtime/params_hash.h"
 #include "runtime/rate.h"
 
@@ -85,7 +85,7 @@ zinf_status trainer_plan_ranks(const trainer_model *model, bool unified, unsigne
 /* ---- a run ---- */
 
 typedef struct feed {
-    uint64_t position, vocab;
+    uint64_t position, vocab, rank, n_ranks;
 } feed;
 
 static zinf_status batch(void *context, uint64_t n, uint64_t cols, int32_t *ret_tokens,
@@ -95,7 +95,7 @@ static zinf_status batch(void *context, uint64_t n, uint64_t cols, int32_t *ret_
 
     (void)err;
     for (uint64_t i = 0; i < n * cols; i++) {
-        const uint64_t at = f->position++;
+        const uint64_t at = f->position++ * f->n_ranks + f->rank;
         ret_tokens[i] = (int32_t)((at * at + 7 * at) % 251 % f->vocab);
     }
     return ZINF_OK;
@@ -109,12 +109,12 @@ typedef struct sink {
 static zinf_status put(void *context, uint32_t tensor, zinf_state_array array, uint64_t first,
                        uint64_t n, const float *values, zinf_error *err)
 {
-    const uint64_t key = ((uint64_t)tensor * 3 + array) * 0x9e3779b97f4a7c15 + first;
+    const uint64_t before = ((uint64_t)tensor * ZINF_N_STATES + array) << 40;
     sink *s = context;
 
     (void)err;
-    s->state += XXH3_64bits_withSeed(values, n * sizeof *values, key);
-    if (array == ZINF_STATE_MASTER)
+    s->state += zinf_element_sum(before + first, n, values);
+    if (array == ZINF_STATE_MASTER && s->params)
         zinf_params_hash_put(s->params, tensor, first, n, values);
     return ZINF_OK;
 }
@@ -122,7 +122,8 @@ static zinf_status put(void *context, uint32_t tensor, zinf_state_array array, u
 static zinf_status train(const zinf_plan *plan, const trainer_options *o, zinf_storage *storage,
                          zinf_executor *executor, trainer_outcome *r)
 {
-    feed data = {.vocab = plan->model.vocab};
+    const zinf_collective *ranks = o->collective ? o->collective : &zinf_collective_self;
+    feed data = {.vocab = plan->model.vocab, .rank = ranks->rank, .n_ranks = ranks->n_ranks};
     sink states = {0};
     zinf_env env = {0};
     zinf_error *err = &r->err;
@@ -141,10 +142,10 @@ static zinf_status train(const zinf_plan *plan, const trainer_options *o, zinf_s
         r->n_steps = step + 1;
     }
     if (zinf_executor_run(executor, ZINF_PROGRAM_FLUSH, &env, err) ||
-        zinf_params_hash_open(plan, &states.params, err))
+        (ranks->n_ranks == 1 && zinf_params_hash_open(plan, &states.params, err)))
         return err->status;
     env = (zinf_env){.step = o->steps, .put = put, .state_context = &states};
-    if (zinf_executor_run(executor, ZINF_PROGRAM_SAVE, &env, err) == ZINF_OK)
+    if (zinf_executor_run(executor, ZINF_PROGRAM_SAVE, &env, err) == ZINF_OK && states.params)
         zinf_params_hash_digest(states.params, &r->params_hash, err);
     r->state_hash = states.state;
     zinf_params_hash_close(states.params);
@@ -155,14 +156,16 @@ void trainer_run(const zinf_plan *plan, const trainer_options *o, trainer_outcom
 {
     const zinf_storage_options io = {o->engine, plan->decisions.io_block_bytes,
                                      plan->decisions.io_depth};
-    zinf_executor_options options = {.serial = o->serial, .delay_seed = o->delay_seed};
+    zinf_executor_options options = {.collective = o->collective, .serial = o->serial,
+                                     .delay_seed = o->delay_seed};
     zinf_executor *executor = NULL;
     zinf_storage *storage = NULL;
     char warning[256];
 
     memset(r, 0, sizeof *r);
+    const uint32_t rank = o->collective ? o->collective->rank : 0;
     if (plan->machine.arena_bytes[ZINF_TIER_NVME] &&
-        zinf_storage_open_with(o->directory, 0, plan->machine.arena_bytes[ZINF_TIER_NVME], &io,
+        zinf_storage_open_with(o->directory, rank, plan->machine.arena_bytes[ZINF_TIER_NVME], &io,
                                o->ops, &storage, warning, &r->err))
         return;
     options.storage = storage;

@@ -31,6 +31,7 @@ zinf_status trainer_plan_ranks(const trainer_model *model, bool unified, unsigne
 
 typedef struct trainer_options {
     const char *directory;       /* of the nvme tier */
+    const zinf_collective *collective; /* NULL: one rank */
     const zinf_storage_ops *ops; /* NULL: engine decides */
     zinf_engine engine;
     bool serial;
@@ -44,8 +45,8 @@ typedef struct trainer_outcome {
     zinf_error err;
     unsigned n_steps;
     double loss[TRAINER_STEPS], norm[TRAINER_STEPS];
-    uint64_t params_hash; /* as zinf-run prints it */
-    uint64_t state_hash;  /* over master, m and v, in logical order of each tensor's pieces */
+    uint64_t params_hash; /* as zinf-run prints it; 0 of several ranks */
+    uint64_t state_hash;  /* over master, m and v; of several ranks this one's part, to be added */
 } trainer_outcome;
 
 void trainer_run(const zinf_plan *plan, const trainer_options *options,

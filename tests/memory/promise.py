@@ -223,7 +223,7 @@ def the_quickstarts_plan_holds_what_was_announced_on_each_tier():
     shape = dict(layers=9, context=256, sequence=256, global_batch=16)
     p = plan("plan", model("quick", **shape), cluster("small", device=64 << 20),
              ["tier.param=nvme", "tier.optimizer=nvme", "tier.checkpoint=nvme",
-              "checkpoint_interval=1"])
+              "checkpoint_interval=1", "optimizer_time=after"])
     assert announced(p) < 140 << 20, p
     phases("plan", announced(p), layers=9, context=256)
     summary = run("plan", "--steps", "1", "--save", path("quick"))
@@ -358,7 +358,7 @@ def a_machine_with_one_byte_less_is_refused_before_anything_is_touched():
 
 
 def the_planner_refuses_one_byte_less():
-    sets = on("host", "tiles=2")
+    sets = on("host", "tiles=2", "optimizer_time=after")  # in forward a byte less has another plan
     m = model("wide", layers=8)
     p = plan("plan", m, cluster("big"), sets)
     host = p["memory"]["host"]["planned_bytes"]
@@ -428,14 +428,26 @@ def locked_memory_is_not_needed():
     run("plan", "--steps", "1", preexec_fn=limited(MEMLOCK=0))
 
 
-def a_vocabulary_of_256k_plans_and_its_analogue_runs():
-    big = model("vocab", layers=2, hidden=2048, heads=16, vocab=262144, context=1024,
-                sequence=1024)
-    done = try_plan("plan", big, cluster("large", device=8 << 30, host=64 << 30), [])
-    assert done.returncode == 0, done.stderr
-    small = model("vocab", layers=2, hidden=64, heads=2, vocab=8192)
-    p = plan("plan", small, cluster("little", device=4 << 20), [])
-    check_total("a vocabulary of 8192", run("plan", "--steps", "1"), announced(p), least=0.7)
+def a_vocabulary_of_256k_plans_and_runs():
+    # Hidden 2048 takes 10 GiB of storage and a minute or more: ZINF_TEST_LARGE=1 runs it. Else it
+    # is planned, and the same vocabulary runs with hidden 64; both in many tiles.
+    ids = [i * 104729 % 262144 for i in range(2 * 16 + 1)]
+    with open(path("ids"), "wb") as out:
+        out.write(struct.pack("<256i", 20240801, 7, len(ids), *[0] * 253))
+        out.write(struct.pack(f"<{len(ids)}I", *ids))
+    tiles = set()
+    for hidden, heads in (2048, 16), (64, 2):
+        small = hidden // 64
+        p = plan("plan", model("vocab", layers=1, hidden=hidden, heads=heads, vocab=262144,
+                               context=16, sequence=16, global_batch=1),
+                 cluster("large", device=small * (8 << 20), host=(16 << 20) + small * (16 << 20)),
+                 on("nvme"))
+        tiles.add(p["decisions"]["tiles"]["vocab"])
+        if hidden == 64 or os.environ.get("ZINF_TEST_LARGE"):
+            summary = run("plan", "--steps", "1", "--data", path("ids"))
+            check_total(f"a vocabulary of 262144, hidden {hidden}", summary, announced(p),
+                        least=0.7 if hidden == 64 else NOISE)
+    assert min(tiles) >= 16, tiles
 
 
 def main():

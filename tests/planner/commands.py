@@ -482,6 +482,38 @@ def owners_bring_units_over_one_link_shards_over_all():
     assert free["decisions"]["partitioning"] == "bandwidth-centric"
 
 
+def every_number_of_a_decision_is_typed_and_ranged():
+    ranges = re.findall(r"^  (\S+) +(\d+) \.\. (\d+) ", run("--help").stdout, re.M)
+    assert len(ranges) >= 14, ranges
+    for key, low, high in ranges:
+        for value in ("1e8", "1.5", "-1", "NaN", "1e30", "inf", str(int(high) + 1), str(2**64 + 1),
+                      *(["0", str(int(low) - 1)] if int(low) else [])):
+            done = run(nano, split, "--set", f"{key}={value}")
+            assert done.returncode == 2 and done.stderr.count("\n") == 1, (key, value, done.stderr)
+            assert (f'--set {key}: "{value}" is not allowed; expected a whole number from {low} to '
+                    f"{high}") in done.stderr, (key, value, done.stderr)
+
+
+def the_plan_prints_how_many_collectives_a_step_has():
+    model = write("deep.yaml", NANO % 40)
+    cluster = write("two.yaml", (CLUSTER % ("64 MiB", "1 GiB", "1 GiB")).replace(
+        "name: split\n", "name: two\n  nodes: 1\n  devices_per_node: 2\n", 1).replace(
+            "latency: 5 us}}", "latency: 5 us}, intra_node: {per_device: 4 GB/s, latency: 5 us}}"))
+    pins = dict(micro_batch=1, tiles=1, checkpoint_interval=1)
+    told = plan_json((model, cluster, "--trace", path("step.json")), pins)["ranks"]
+    text = run(model, cluster, *sets(**pins), "--explain").stdout
+    assert re.search(rf"\b{told['collectives_per_step']} collectives a step\b", text), text
+    with open(path("step.json"), encoding="utf-8") as file:
+        events = json.load(file)
+    events = events["traceEvents"] if isinstance(events, dict) else events
+    lane = next(e["tid"] for e in events if e["ph"] == "M" and e["name"] == "thread_name" and
+                e["args"]["name"] == "collective")
+    found = sum(e["ph"] == "X" and e["tid"] == lane for e in events)
+    assert found == told["collectives_per_step"], (found, told)
+    # 4 passes; a block's 12 tensors are gathered twice and reduced: alone they would be 36 a pass
+    assert found < 4 * 40 * 20, found
+
+
 def synchronous_collectives_are_beside_no_compute():
     cluster = path("nodes.yaml")
     model = os.path.join(root, "models", "gpt2-124m.yaml")

@@ -1,5 +1,6 @@
 /* tests/ranks/collective.c - the collectives over MPI against what they promise: exact fills, so
- * that a wrong element, count or order is a wrong number; sizes around every internal boundary.
+ * that a wrong element, count or order is a wrong number; sizes around every internal boundary;
+ * and trainings whose queues are delayed, so that what is not waited for is seen.
  * Run by collective.py on three ranks; rank 0 tells.
  */
 #include <pthread.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include "runtime/ranks.h"
+#include "tests/bitwise/trainer.h"
 #include "tests/check.h"
 
 static zinf_ranks ranks;
@@ -176,6 +178,60 @@ static void *cancel_later(void *unused)
     return NULL;
 }
 
+static bool trains(const char *directory, const char *sets, bool serial, uint64_t delay_seed,
+                   trainer_outcome *ret_outcome)
+{
+    static const trainer_model model = {2, 32, 2, 100, 16, 6, "bf16", NULL};
+    const trainer_options options = {.directory = directory, .collective = C, .serial = serial,
+                                     .steps = 3, .delay_seed = delay_seed};
+    zinf_plan plan = {0};
+    zinf_error why = {0};
+    char all_sets[512];
+
+    snprintf(all_sets, sizeof all_sets, "micro_batch=1 tiles=2 checkpoint_interval=1 threads=1 %s",
+             sets);
+    if (!all(trainer_plan_ranks(&model, false, C->n_ranks, all_sets, &plan, &why) == ZINF_OK)) {
+        printf("# %s: %s\n", sets, why.text);
+        return false;
+    }
+    alarm(60 * CHECK_SLOWER); /* what hangs is killed, and mpirun ends the others */
+    trainer_run(&plan, &options, ret_outcome);
+    alarm(0);
+    zinf_plan_free(&plan);
+    if (ret_outcome->err.status)
+        printf("# %s: %s\n", sets, ret_outcome->err.text);
+    return all(ret_outcome->err.status == ZINF_OK) &&
+           !zinf_ranks_add(&ranks, &ret_outcome->state_hash, 1, &err);
+}
+
+/* Each rank pauses at other places; what a queue does not wait for is then not there. */
+static void random_delays_on_every_rank_give_the_same_bits(void)
+{
+    static const char *const places[] = {
+        "tier.param=nvme tier.grad=nvme tier.optimizer=nvme tier.checkpoint=nvme",
+        "tier.param=device tier.grad=host tier.optimizer=host tier.checkpoint=device"};
+    static const char *const parts[] = {"bandwidth", "owner"};
+    char directory[64], sets[256];
+    trainer_outcome expected, found;
+    uint64_t seed = 1 + 1000 * C->rank;
+
+    snprintf(directory, sizeof directory, "/tmp/zinf-delays-XXXXXX");
+    CHECK(all(mkdtemp(directory) != NULL));
+    bool fine = trains(directory, places[1], true, 0, &expected);
+    fine = fine && expected.loss[0] > 4 && expected.loss[2] < expected.loss[0];
+    for (unsigned i = 0; fine && i < 8; i++) {
+        snprintf(sets, sizeof sets, "%s partitioning=%s prefetch.gather=%u prefetch.read=%u "
+                 "prefetch.upload=%u", places[i % 2], parts[(i + i / 2) % 2], i / 2, i / 2,
+                 (i + 1) / 2 % 4);
+        fine = trains(directory, sets, false, seed++, &found) &&
+               all(trainer_same(&found, &expected));
+        if (!fine)
+            printf("# %s\n", sets);
+    }
+    rmdir(directory);
+    CHECK(fine);
+}
+
 /* Last: the table is of no use afterwards. Rank 0 waits for what nobody sends. */
 static void a_wait_can_be_ended_from_another_thread(void)
 {
@@ -208,6 +264,7 @@ int main(void)
     RUN(many_scalars_are_summed_and_bytes_broadcast);
     RUN(what_is_sent_is_counted);
     RUN(integers_are_added_modulo_2_to_the_64);
+    RUN(random_delays_on_every_rank_give_the_same_bits);
     RUN(a_wait_can_be_ended_from_another_thread);
     const int code = check_finish();
     fflush(stdout);

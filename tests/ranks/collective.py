@@ -19,7 +19,7 @@ shutil.copy(program, copy)  # the modules are looked for beside the program
 for module in glob.glob(os.path.join(os.path.dirname(os.path.abspath(zinf_run)), "zinf-mpi-*.so")):
     os.symlink(module, os.path.join(folder, os.path.basename(module)))
 for name, words in found.items():
-    done = subprocess.run([*words, "-n", "3", copy], capture_output=True, text=True, timeout=100,
+    done = subprocess.run([*words, "-n", "3", copy], capture_output=True, text=True, timeout=280,
                           stdin=subprocess.DEVNULL, env={**crew.ENVIRONMENT, **os.environ})
     for line in done.stdout.splitlines():
         told = re.match(r"(ok|not ok) \d+ - (.*)", line)
@@ -29,7 +29,7 @@ for name, words in found.items():
             line = f"{told[1]} {count} - {name}: {told[2]}"
         if told or line.startswith("#"):
             print(line)
-    if "\n1..8" not in done.stdout:
+    if "\n1..9" not in done.stdout:
         count, failed = count + 1, True
         print("# " + done.stderr[-1500:].replace("\n", "\n# "))
         print(f"not ok {count} - {name}: the program came to its end")

@@ -1,7 +1,7 @@
 /* tests/ranks/fail_export.c - preloaded: of the rank ZINF_FAIL_RANK, the ZINF_FAIL_AT-th write into
  * a file of an export finds no space on the disk, or with ZINF_FAIL_KILL kills the process. It
- * says "failed here" on standard error then. Rank 0 is slow after the end of MPI: what it has to say
- * it must have said before.
+ * says "failed here" on standard error then. Rank 0 is slow after the end of MPI: what it has to
+ * say it must have said before.
  */
 #include <dlfcn.h>
 #include <errno.h>

@@ -5,6 +5,7 @@ import atexit
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -80,6 +81,25 @@ def an_export_of_three_ranks_is_that_of_one_byte_for_byte():
                     assert stored == huggingface.stored_tensors(out[1]), (model, precision)
                     first = huggingface.tensors_of(model) # it was trained
                     assert all(data != first[name][1] for name, (_, _, data) in stored.items())
+
+
+def ten_elements_of_three_ranks_are_exported_without_padding():
+    model = crew.model(layers=1, hidden=10, heads=1)
+    for part in "bandwidth", "owner":
+        out, saved = {}, crew.path("saved")
+        for ranks in 3, 1:
+            place = {**lib.tiers("nvme"), **({"partitioning": part} if ranks > 1 else {}),
+                     "training.global_batch": 6}
+            out[ranks] = crew.path("out")
+            crew.sail(ranks, crew.plan_for(ranks, model, place), "--steps", "0", "--export",
+                      out[ranks], **({"save": saved} if ranks == 3 else {}))
+        assert files_of(out[3]) == files_of(out[1]), part
+        exported = huggingface.stored_tensors(out[3])
+        dtype, shape, data = exported["transformer.h.0.ln_1.weight"]
+        assert (dtype, shape, data) == ("F32", (10,), 10 * struct.pack("<f", 1)), (shape, data)
+        for name, values in lib.read_safetensors(
+                os.path.join(saved, "step-0", "master.safetensors")).items():
+            assert 4 * len(values) == len(exported[name][2]), name
 
 
 def load_and_export_on_several_ranks_gives_the_same_bytes():
@@ -230,6 +250,7 @@ exec {crew.run_command} "$@"
 
 lib.main(crew, [weights_and_losses_are_those_of_one_rank,
                 an_export_of_three_ranks_is_that_of_one_byte_for_byte,
+                ten_elements_of_three_ranks_are_exported_without_padding,
                 load_and_export_on_several_ranks_gives_the_same_bytes,
                 each_tensors_own_dtype_is_kept_on_several_ranks,
                 a_weight_that_one_rank_cannot_export_leaves_the_checkpoint_of_all,

@@ -1,6 +1,7 @@
 # tests/ranks/refusals.py - what cannot be a run of several ranks is said in one sentence, by one
 # rank, before anything is trained. argv: zinf-plan, zinf-run.
 import os
+import shutil
 import sys
 
 import crew as base
@@ -126,6 +127,51 @@ def a_step_that_is_not_finite_is_agreed_by_all():
         'the largest weight is 3e+38, in "transformer.h.1.mlp.c_proj.weight"' in text, text
 
 
+UNTIED = """\
+model: {{name: untied, family: llama, layers: 1, hidden: 32, heads: 2, vocab: 256, context: 16,
+        tied_embeddings: false}}
+training:
+  sequence: 16
+  global_batch: 2
+  precision: bf16
+  optimizer: {{type: adamw, lr: 3e-3, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1}}
+  schedule: {{type: cosine, warmup: 2, steps: {steps}, min_lr: 3e-4}}
+  clip: 1.0
+  seed: 1337
+"""
+
+
+def inf_on_one_rank_is_agreed_by_all_and_touches_nothing():
+    # One step has two sequences, one for each rank, without a token in common. 3.4e38 is a number
+    # in fp32 and inf in bf16: only the rank that meets the token meets it.
+    data = crew.file("halves", b"abcdefgh" * 2 + b"ABCDEFGH" * 2 + b"A")
+    steps = 3
+    path = crew.plan_for(2, crew.file("untied.yaml", UNTIED.format(steps=steps).encode()),
+                         {**PLAIN, **tiers("nvme")})
+    saved = crew.path("saved")
+    crew.sail(2, path, "--steps", "1", data=data, save=saved)
+    fine = crew.sail(2, path, "--resume", saved, "--on-nonfinite", "skip", data=data)
+    assert [row.get("skipped") for row in fine.rows] == [None] * (steps - 1), fine.rows
+    for token in b"c", b"C":
+        folder = crew.path("poisoned")
+        shutil.copytree(saved, folder)
+        stored = Stored(folder)
+        stored.state["master"]["model.embed_tokens.weight"][32 * token[0]] = 3.4e38
+        stored.write()
+        done = crew.sail(2, path, "--resume", folder, data=data, code=1)
+        said = [line for line in done.stderr.splitlines() if line.startswith("zinf-run: step 2:")]
+        assert len(said) == 1 and "weights and moments are as after step 1" in said[0], done.stderr
+        out = crew.path("out")
+        run = crew.sail(2, path, "--resume", folder, "--on-nonfinite", "skip", data=data, save=out)
+        assert [row["skipped"] for row in run.rows] == [True] * (steps - 1), run.rows
+        after = Stored(out)
+        assert after.step_name == f"step-{steps}" and after.state == stored.state, token
+        for rank, usual in zip(run.summary["ranks"], fine.summary["ranks"], strict=True):
+            for tier in "device", "nvme":
+                assert rank["measured"][tier] == usual["measured"][tier], (token, rank, usual)
+            assert rank["measured"]["host"] <= run.summary["planned"]["host"], (token, rank)
+
+
 def wrong_options_are_said_once_by_rank_0_or_by_the_rank_that_has_them():
     for name in crew.launchers or [None]:
         late = differing(f"{crew.run_command} --bogus", f"{crew.run_command} --bogus")
@@ -159,6 +205,7 @@ main(crew, [
     a_checkpoint_that_not_every_rank_has_is_refused,
     a_batch_that_ranks_cannot_share_is_answered_with_advice,
     a_step_that_is_not_finite_is_agreed_by_all,
+    inf_on_one_rank_is_agreed_by_all_and_touches_nothing,
     wrong_options_are_said_once_by_rank_0_or_by_the_rank_that_has_them,
     zinf_without_the_launchers_module_says_so,
 ])

@@ -1,6 +1,7 @@
 # tests/ranks/training.py - one training, whatever number of ranks does it (DESIGN.md, N5): losses
 # within the bound of another order of sums, bits equal for the same number of ranks, states equal
 # wherever they go. argv: zinf-plan, zinf-run.
+import array
 import json
 import sys
 
@@ -106,6 +107,26 @@ def three_five_and_seven_ranks_train_odd_sizes():
         model = {**ODD, "global_batch": batch}
         pins = {**tiers("host"), "micro_batch": 1, "tiles": 2}
         close(train(ranks, model, pins), train(1, model, pins), f"{ranks} ranks", model)
+
+
+def ranks_without_an_element_of_a_bias_train_the_same():
+    # Every bias and norm of 3 numbers is less than one for each of 4 ranks, and the final norm's
+    # unit of 6 is one rank's alone: the others' shards of it are padding.
+    ids = array.array("H", [(7919 * i + i * i * i) % 10 for i in range(700)])
+    model = dict(hidden=3, heads=1, vocab=10, context=7, sequence=7)
+    pins, saved = {**tiers("nvme"), "micro_batch": 1}, crew.path("saved")
+    more = dict(data=crew.file("ids.bin", ids.tobytes()))
+    one = train(1, model, pins, **more)
+    assert len({*one.losses}) == STEPS, one.losses
+    close(train(2, model, pins, **more), one, "biases of 3 on 2 ranks", model)
+    run = train(4, model, pins, save=saved, **more)
+    close(run, one, "biases of 3 on 4 ranks", model)
+    moments = run.state("m")["transformer.ln_f.bias"]
+    assert len(moments) == 3 and all(moments), moments
+    again = crew.sail(1, crew.plan_for(1, {**MODEL, **model}, {**PLAIN, **pins}), "--resume", saved,
+                      **more)
+    assert again.summary["params_hash"] == run.summary["params_hash"]
+    same(train(4, model, {**pins, **OWNER}, **more), run, "owners of biases of 3")
 
 
 def accumulation_and_clipping_are_of_all_ranks():
@@ -222,6 +243,7 @@ lib.main(crew, [
     who_owns_and_who_waits_changes_no_bit,
     updates_inside_backward_train_the_same_on_several_ranks,
     three_five_and_seven_ranks_train_odd_sizes,
+    ranks_without_an_element_of_a_bias_train_the_same,
     accumulation_and_clipping_are_of_all_ranks,
     llamas_tied_and_not_are_right_in_tiles_on_several_ranks,
     fresh_weights_are_the_same_on_any_number_of_ranks,

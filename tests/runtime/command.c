@@ -72,6 +72,31 @@ static void wrong_options_are_the_users_fault(void)
     }
 }
 
+static void numbers_of_options_are_typed_and_ranged(void)
+{
+    static const char *const counts[] = {"--val-every", "--val-batches", "--steps", "--save-every",
+                                         "--sample", "--export-shard"};
+    static const char *const bad[] = {"1e8", "1.5", "-1", "NaN", "nan", "inf", "1e30", "-0", "+1",
+                                      "", " 1", "1 ", "0x10", "1000000000001",
+                                      "18446744073709551617"};
+    static const char *const bad_reals[] = {"-1", "-1e-9", "NaN", "inf", "1e30", "1000.1", "", "x",
+                                            "1 ", "1e400"};
+    zinf_run_options o;
+    zinf_error err;
+
+    for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
+        for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+            CHECK(parse(&o, &err, WORDS("p", counts[k], bad[i])) == ZINF_BAD_INPUT);
+            CHECK_MESSAGE(strstr(err.text, counts[k]) &&
+                          strstr(err.text, "a whole number from 0 to 1e12"), "%s", err.text);
+        }
+    for (size_t i = 0; i < sizeof bad_reals / sizeof *bad_reals; i++) {
+        CHECK(parse(&o, &err, WORDS("p", "--temperature", bad_reals[i])) == ZINF_BAD_INPUT);
+        CHECK_MESSAGE(strstr(err.text, "--temperature") && strstr(err.text, "from 0 to 1000"),
+                      "%s", err.text);
+    }
+}
+
 static void the_rate_warms_up_and_falls_as_a_cosine(void)
 {
     const zinf_job_info job = {.lr = 1, .min_lr = 0.1, .warmup = 4, .steps = 12, .schedule = 1};
@@ -140,6 +165,7 @@ int main(void)
 {
     RUN(options_are_read);
     RUN(wrong_options_are_the_users_fault);
+    RUN(numbers_of_options_are_typed_and_ranged);
     RUN(the_rate_warms_up_and_falls_as_a_cosine);
     RUN(the_hash_depends_on_no_cut);
     RUN(logged_numbers_read_back_to_the_same_bits);

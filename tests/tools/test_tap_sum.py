@@ -1,6 +1,8 @@
-# tests/tools/test_tap_sum.py - what tools/tap_sum.py counts in made-up logs. Prints TAP.
+# tests/tools/test_tap_sum.py - what tools/tap_sum.py counts in made-up logs, and what the frames of
+# the tests print and return. Prints TAP. argv: the program of failing.c.
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,6 +26,31 @@ def run(*programs):
 def entry(stdout, result="OK", code=0, **more):
     return dict({"name": "zinf:made up", "stdout": stdout, "result": result,
                  "returncode": code}, **more)
+
+
+def the_frame_in_c_fails_where_a_condition_does_not_hold_or_is_nan():
+    bad = subprocess.run([sys.argv[1]], capture_output=True, text=True)
+    assert bad.returncode == 1 and re.sub(r"# .*:\d+: ", "# ", bad.stdout) == (
+        "ok 1 - a condition that holds\n# number >= 0\nnot ok 2 - a condition of nan\n# number <= 0\n"
+        "not ok 3 - a condition of nan below\nok 4 - what cannot run # SKIP a reason\n1..4\n"), bad
+    good = subprocess.run([sys.argv[1], "0"], capture_output=True, text=True)
+    assert good.returncode == 0 and good.stdout.count("not ok") == 0, good
+    code, last, _ = run(entry(bad.stdout, "FAIL", bad.returncode))
+    assert (code, last) == (1, "1 passed, 2 failed, 1 skipped"), last
+
+
+def the_frame_in_python_fails_where_a_test_raises():
+    made = subprocess.run([sys.executable, "-c", f"""
+import sys
+sys.path.insert(0, {os.path.dirname(os.path.abspath(tap.__file__))!r})
+import tap
+def holds(): pass
+def raises(): assert not 1, "one"
+def cannot_run(): raise tap.Skip("a reason")
+sys.exit(tap.run([holds, raises, cannot_run]))
+"""], capture_output=True, text=True)
+    assert made.returncode == 1 and made.stdout == (
+        "ok 1 - holds\n# one\nnot ok 2 - raises\nok 3 - cannot run # SKIP a reason\n1..3\n"), made
 
 
 def single_tests_are_summed_over_programs():
