@@ -12,6 +12,11 @@ static const double START_NS = 8000;
 /* Box-Muller on a counter-based generator, ns per element and core. */
 static const double INIT_NS = 25;
 
+static double known(double rate, double otherwise)
+{
+    return rate > 0 ? rate : otherwise;
+}
+
 double zinf_device_peak(const zinf_cluster *cluster, zinf_dtype precision)
 {
     const double f32 = cluster->device.peak_f32, f16 = cluster->device.peak_f16;
@@ -22,12 +27,32 @@ double zinf_device_peak(const zinf_cluster *cluster, zinf_dtype precision)
     return bf16 > 0 ? bf16 : f16 > 0 ? f16 : f32;
 }
 
-double zinf_attention_rate(const zinf_cluster *cluster, zinf_dtype precision)
+static const zinf_step_rates *step_rates(const zinf_cluster *cluster, zinf_dtype precision)
 {
-    const double rate = precision == ZINF_F32 ? cluster->device.attention_f32
-                                              : cluster->device.attention;
+    return precision == ZINF_F32 ? &cluster->device.step_f32 : &cluster->device.step_bf16;
+}
 
-    return rate > 0 ? rate : zinf_device_peak(cluster, precision) / 2;
+double zinf_linear_rate(const zinf_cluster *cluster, zinf_dtype precision)
+{
+    const zinf_step_rates *step = step_rates(cluster, precision);
+    const double peak = zinf_device_peak(cluster, precision);
+
+    return 3 / (1 / known(step->forward, peak) + 1 / known(step->input_gradient, peak) +
+                1 / known(step->weight_gradient, peak));
+}
+
+double zinf_classifier_rate(const zinf_cluster *cluster, zinf_dtype precision)
+{
+    return known(step_rates(cluster, precision)->classifier,
+                 zinf_device_peak(cluster, precision));
+}
+
+double zinf_attention_rate(const zinf_cluster *cluster, zinf_dtype precision, double sequence)
+{
+    const zinf_step_rates *step = step_rates(cluster, precision);
+
+    return known(step->attention, zinf_device_peak(cluster, precision) / 2) /
+           (1 + step->attention_half / sequence);
 }
 
 double zinf_link_rate(const zinf_cluster *cluster, bool alone)
@@ -69,8 +94,7 @@ double zinf_instr_flops(const zinf_plan *plan, const zinf_instr *instr)
     }
 }
 
-/* Bytes moved through memory: every operand once, scratch once. */
-static double touched_bytes(const zinf_plan *plan, const zinf_instr *instr)
+double zinf_instr_bytes(const zinf_plan *plan, const zinf_instr *instr)
 {
     double bytes = 0;
 
@@ -84,14 +108,64 @@ static double touched_bytes(const zinf_plan *plan, const zinf_instr *instr)
     return bytes;
 }
 
-/* A GEMM that moves more bytes for its FLOP than those whose rate the peak is, in proportion:
- * zinf-probe's are 2048 x 3072 x 768, each matrix touched once. */
-static double gemm_s(double flops, double bytes, double element_bytes, double peak,
-                     double bandwidth)
+/* The usual: the mean over the four linears of a GPT-2 block, 768 wide and 2048 tokens, in which
+ * zinf-probe measures (tools/probe_step.c); of m x n x k a product moves m k + k n + m n. */
+double zinf_product_excess(const zinf_plan *plan, const zinf_instr *instr)
 {
-    const double usual = flops / 2 * element_bytes * (1.0 / 2048 + 1.0 / 3072 + 1.0 / 768);
+    const zinf_dtype dtype = plan->operands[instr->operand0].dtype;
+    const double usual = zinf_instr_flops(plan, instr) / 2 * (double)zinf_dtype_bytes(dtype) *
+                         (1.0 / 2048 + 16.0 / 12 / 768);
 
-    return flops / peak + fmax(0, bytes - usual) / bandwidth;
+    return fmax(0, zinf_instr_bytes(plan, instr) - usual);
+}
+
+static double product_rate(const zinf_plan *plan, const zinf_cluster *cluster,
+                           const zinf_instr *instr)
+{
+    const zinf_step_rates *step = step_rates(cluster, plan->job.precision);
+    const double peak = zinf_device_peak(cluster, plan->job.precision);
+    const double forward = known(step->forward, peak);
+
+    switch (instr->opcode) {
+    case ZINF_OP_LINEAR_BACKWARD_INPUT:
+        return known(step->input_gradient, peak);
+    case ZINF_OP_LINEAR_BACKWARD_WEIGHT:
+        return known(plan->operands[instr->operand0 + 3].bytes ? step->weight_gradient_bias : 0,
+                     known(step->weight_gradient, peak));
+    default:
+        return plan->operands[instr->operand0 + 3].bytes ? known(step->forward_residual, forward)
+                                                         : forward;
+    }
+}
+
+/* bytes/s of an operator that makes one pass over its operands; `otherwise` if not known. */
+static double pass_rate(const zinf_plan *plan, const zinf_cluster *cluster,
+                        const zinf_instr *instr, double otherwise)
+{
+    const zinf_step_rates *step = step_rates(cluster, plan->job.precision);
+
+    switch (instr->opcode) {
+    case ZINF_OP_LAYERNORM_FORWARD:
+        return known(step->layernorm_forward, otherwise);
+    case ZINF_OP_LAYERNORM_BACKWARD:
+        return known(step->layernorm_backward, otherwise);
+    case ZINF_OP_RMSNORM_FORWARD:
+        return known(step->rmsnorm_forward, otherwise);
+    case ZINF_OP_RMSNORM_BACKWARD:
+        return known(step->rmsnorm_backward, otherwise);
+    case ZINF_OP_ROPE:
+        return known(step->rope, otherwise);
+    case ZINF_OP_GELU_FORWARD:
+        return known(step->gelu_forward, otherwise);
+    case ZINF_OP_GELU_BACKWARD:
+        return known(step->gelu_backward, otherwise);
+    case ZINF_OP_SWIGLU_FORWARD:
+        return known(step->swiglu_forward, otherwise);
+    case ZINF_OP_SWIGLU_BACKWARD:
+        return known(step->swiglu_backward, otherwise);
+    default:
+        return otherwise;
+    }
 }
 
 /* An owner brings the parameters it is about to broadcast. */
@@ -119,21 +193,24 @@ double zinf_owner_share(const zinf_plan *plan, double elems)
 static double work_s(const zinf_plan *plan, const zinf_cluster *cluster, const zinf_instr *instr)
 {
     const zinf_operand *o = &plan->operands[instr->operand0];
-    const bool device = instr->queue == ZINF_QUEUE_COMPUTE;
-    const double bandwidth = device ? cluster->device.bandwidth : cluster->host.bandwidth;
-    const double peak = zinf_device_peak(cluster, plan->job.precision);
-    double bytes = touched_bytes(plan, instr), flops = zinf_instr_flops(plan, instr);
     const bool one = all_wait_for_it(plan, instr), cpu = !strcmp(cluster->device.kind, "cpu");
+    const bool device = instr->queue == ZINF_QUEUE_COMPUTE && !cluster->unified && !cpu;
+    const double bandwidth = device ? cluster->device.bandwidth : cluster->host.bandwidth;
+    const zinf_dtype precision = plan->job.precision;
+    const zinf_step_rates *step = step_rates(cluster, precision);
+    const double peak = zinf_device_peak(cluster, precision);
+    double bytes = zinf_instr_bytes(plan, instr), flops = zinf_instr_flops(plan, instr);
     const double devices = (double)cluster->devices_per_node;
 
     switch (instr->opcode) {
     case ZINF_OP_ATTENTION_FORWARD:
     case ZINF_OP_ATTENTION_BACKWARD:
-        return flops / zinf_attention_rate(cluster, plan->job.precision);
+        return flops / zinf_attention_rate(cluster, precision, (double)instr->attr[3]);
     case ZINF_OP_LINEAR_FORWARD:
     case ZINF_OP_LINEAR_BACKWARD_INPUT:
     case ZINF_OP_LINEAR_BACKWARD_WEIGHT:
-        return gemm_s(flops, bytes, (double)zinf_dtype_bytes(o[0].dtype), peak, bandwidth);
+        return flops / product_rate(plan, cluster, instr) +
+               zinf_product_excess(plan, instr) / known(step->product_memory, bandwidth);
     case ZINF_OP_CLASSIFIER:
     case ZINF_OP_CLASSIFIER_BACKWARD:
     case ZINF_OP_CLASSIFIER_FORWARD: {
@@ -144,6 +221,8 @@ static double work_s(const zinf_plan *plan, const zinf_cluster *cluster, const z
         const double chunks = ceil((double)o[0].rows / (double)o[backward ? 6 : 4].rows);
         const double weight = (double)o[1].rows * (double)o[1].cols;
         const double act = (double)zinf_dtype_bytes(o[1].dtype);
+        if (step->classifier > 0)
+            return flops / step->classifier;
         return flops / peak + (logits * (backward ? 22 : 8) +
                                chunks * weight * (backward ? 2 * act + 8 : act)) / bandwidth;
     }
@@ -172,12 +251,15 @@ static double work_s(const zinf_plan *plan, const zinf_cluster *cluster, const z
                3 * (double)o[0].bytes * (cpu ? zinf_n_ranks(cluster) - 1 : 1) /
                    cluster->device.bandwidth;
     case ZINF_OP_ADAM:
-        return device && !cluster->unified ? bytes / bandwidth :
-                                             (double)o[0].cols / cluster->host.adam;
+        return device ? bytes / bandwidth : (double)o[0].cols / cluster->host.adam;
+    case ZINF_OP_SUM_OF_SQUARES:
+        return bytes / (device ? bandwidth : known(cluster->host.sum_of_squares, bandwidth));
+    case ZINF_OP_ACCUMULATE:
+        return bytes / (device ? bandwidth : known(cluster->host.accumulate, bandwidth));
     case ZINF_OP_INIT:
         return (double)o[0].cols * INIT_NS * 1e-9 / (double)plan->decisions.n_threads;
     default:
-        return fmax(flops / peak, bytes / bandwidth);
+        return fmax(flops / peak, bytes / pass_rate(plan, cluster, instr, bandwidth));
     }
 }
 

@@ -181,7 +181,6 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
                      const shape *s)
 {
     const uint32_t *tier = d->tier;
-    const double peak = zinf_device_peak(cluster, m->precision);
     const bool again = d->checkpoint_interval != 0; /* recomputed */
     const bool tiled_vocab = d->tiles[ZINF_LINEAR_VOCAB] > 1;
     const double weights = s->layers * s->block_params, classifier = s->vocab * s->c;
@@ -193,13 +192,16 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
     for (int l = 0; l < ZINF_LINEAR_VOCAB; l++)
         ops += s->layers * d->tiles[l] * (again ? 4 : 3);
     ops += s->layers * 14;
-    double flops = 2 * s->n * (weights * (again ? 4 : 3) - (again ? skipped : 0)) +
-                   2 * s->n * classifier * (tiled_vocab ? 4 : 3);
+    double flops = 2 * s->n * (weights * (again ? 4 : 3) - (again ? skipped : 0));
+    double logits = 2 * s->n * classifier * (tiled_vocab ? 4 : 3);
     double attention = s->layers * s->n * (double)m->sequence * s->att * (again ? 9 : 7);
     double moved = s->n * s->act * s->layers * (s->c * (again ? 24 : 18) +
                                                 (s->f + s->fc) / 2 * (again ? 9 : 7)) +
                    s->n * s->vocab * (tiled_vocab ? 30 : 22);
-    double compute = flops / peak + attention / zinf_attention_rate(cluster, m->precision) +
+    double compute = flops / zinf_linear_rate(cluster, m->precision) +
+                     logits / zinf_classifier_rate(cluster, m->precision) +
+                     attention / zinf_attention_rate(cluster, m->precision,
+                                                     (double)m->sequence) +
                      moved / cluster->device.bandwidth + ops * start;
 
     /* transfers of one micro-batch, bytes */

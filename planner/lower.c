@@ -619,7 +619,7 @@ uint64_t zinf_classifier_chunk(const zinf_model *model, const zinf_cluster *clus
                           d->tiles[ZINF_LINEAR_VOCAB];
     const double enough = 16 * (double)(8 + 2 * act) / 6 *
                           zinf_device_peak(cluster, model->precision) / cluster->device.bandwidth;
-    uint64_t chunk = most / (rows * (4 + act)) / 16 * 16;
+    uint64_t chunk = most / (zinf_scores_ld(rows) * (4 + act)) / 16 * 16;
 
     if ((double)chunk > enough)
         chunk = ((uint64_t)enough + 15) / 16 * 16;

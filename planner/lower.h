@@ -8,6 +8,12 @@
 #include "planner/build.h"
 #include "planner/graph.h"
 
+/* Elements between rows of scores over part of the vocabulary: whole cache lines in any type. */
+static inline uint64_t zinf_scores_ld(uint64_t cols)
+{
+    return (cols + 31) / 32 * 32;
+}
+
 /* Tokens of one chunk of the classifier: bounds the fp32 logits that exist at once. */
 uint64_t zinf_classifier_chunk(const zinf_model *model, const zinf_cluster *cluster,
                                const zinf_decisions *d, uint64_t tokens);

@@ -237,6 +237,17 @@ static zinf_view act_f32(zinf_lowering *l, uint64_t rows, uint64_t cols, const c
     return zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, ZINF_F32, rows, cols, name);
 }
 
+/* Scores of a chunk of tokens. Rows begin at whole cache lines, so that a product writes each line
+ * at once: with the vocabulary of GPT-2, 50257, it takes half as long as with rows one after the
+ * other. */
+static zinf_view scores(zinf_lowering *l, zinf_dtype dtype, uint64_t rows, uint64_t cols)
+{
+    const uint64_t ld = zinf_scores_ld(cols);
+
+    return zinf_slice(zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, dtype, rows, ld, NULL),
+                      0, rows, cols, ld);
+}
+
 static zinf_view gemm_scratch(zinf_lowering *l, uint64_t m, uint64_t n, uint64_t k)
 {
     return zinf_scratch(l, zinf_gemm_scratch_bytes(m, n, k, l->d->n_threads));
@@ -463,7 +474,7 @@ static void emit_classifier(zinf_lowering *l, const zinf_stage *s)
                               chunk};
     const uint32_t unit = zinf_unit_of_head(l->model, l->d, s->tile);
     zinf_view w = tile_matrix(l, zinf_unit_view(l, unit), ZINF_LINEAR_VOCAB);
-    zinf_view logits = act_f32(l, chunk, w.rows, NULL);
+    zinf_view logits = scores(l, ZINF_F32, chunk, w.rows);
 
     if (s->tile == 0)
         l->classifier_stats = act_f32(l, l->n_tokens, 3, "softmax stats");
@@ -485,9 +496,8 @@ static void emit_classifier_backward(zinf_lowering *l, const zinf_stage *s)
     const uint32_t unit = zinf_unit_of_head(l->model, l->d, s->tile);
     zinf_view w = tile_matrix(l, zinf_unit_view(l, unit), ZINF_LINEAR_VOCAB);
     zinf_view grad = zinf_grad_target(l, unit, false);
-    zinf_view logits = act_f32(l, chunk, w.rows, NULL);
-    zinf_view dlogits = zinf_new_view(l, ZINF_TIER_DEVICE, ZINF_BILL_WORKING, l->act, chunk,
-                                      w.rows, NULL);
+    zinf_view logits = scores(l, ZINF_F32, chunk, w.rows);
+    zinf_view dlogits = scores(l, l->act, chunk, w.rows);
     const uint64_t attr[4] = {zinf_tile_row(l->model->vocab, tiles, s->tile), chunk,
                               l->model->global_batch * l->seq,
                               s->tile > 0};

@@ -17,6 +17,35 @@
 
 enum { ZINF_MAX_PATHS = 8, ZINF_PATH_BYTES = 256, ZINF_NOTES_BYTES = 1000 };
 
+/* What operators reach in the middle of a training step, where operands come from memory and other
+ * operators run before and after; of one precision. A product's are FLOP/s, masked pairs of
+ * attention not counted; the others' are bytes/s of their operands, each read and written once. */
+#define ZINF_STEP_RATES(FLOPS, TOKENS, BYTES)                                                    \
+    FLOPS(forward, "linear forward")                                                             \
+    FLOPS(forward_residual, "linear forward, a residual added")                                  \
+    FLOPS(input_gradient, "linear backward, input's gradient")                                   \
+    FLOPS(weight_gradient, "linear backward, weight's gradient")                                 \
+    FLOPS(weight_gradient_bias, "linear backward, weight's and bias's gradient")                 \
+    FLOPS(classifier, "logits, loss and both gradients")                                         \
+    FLOPS(attention, "attention over sequences without end")                                     \
+    TOKENS(attention_half, "tokens of the sequence at which attention reaches half of that")     \
+    BYTES(product_memory, "what a product moves beyond its usual bytes a FLOP")                  \
+    BYTES(layernorm_forward, "LayerNorm forward")                                                \
+    BYTES(layernorm_backward, "LayerNorm backward")                                              \
+    BYTES(rmsnorm_forward, "RMSNorm forward")                                                    \
+    BYTES(rmsnorm_backward, "RMSNorm backward")                                                  \
+    BYTES(rope, "rotary positions")                                                              \
+    BYTES(gelu_forward, "GELU forward")                                                          \
+    BYTES(gelu_backward, "GELU backward")                                                        \
+    BYTES(swiglu_forward, "SwiGLU forward")                                                      \
+    BYTES(swiglu_backward, "SwiGLU backward")
+
+typedef struct zinf_step_rates { /* 0: not known, see cost.c */
+#define X(name, help) double name;
+    ZINF_STEP_RATES(X, X, X)
+#undef X
+} zinf_step_rates;
+
 /* All sizes in bytes, rates in bytes/s or FLOP/s or params/s, latencies in seconds. */
 typedef struct zinf_cluster {
     char name[ZINF_NAME_BYTES];
@@ -26,8 +55,7 @@ typedef struct zinf_cluster {
         char name[ZINF_NAME_BYTES];
         uint64_t memory_bytes, reserve_bytes; /* kind cpu and unified: memory defaults to host's */
         double peak_f32, peak_bf16, peak_f16; /* FLOP/s when nothing waits for data; 0: absent */
-        /* FLOP/s of the attention kernels, and in fp32; 0: half of the peak used */
-        double attention, attention_f32;
+        zinf_step_rates step_bf16, step_f32; /* the first of any narrow type */
         double bandwidth; /* bytes/s of its own memory */
         char gemm_library[8]; /* none | fp32 | all: precisions whose GEMMs are a library's */
     } device;
@@ -35,6 +63,7 @@ typedef struct zinf_cluster {
         uint64_t memory_bytes, reserve_bytes, cores;
         double bandwidth; /* bytes/s */
         double adam;      /* parameters/s, in place */
+        double sum_of_squares, accumulate; /* bytes/s; 0: not known */
     } host;
     struct {
         bool present; /* a machine without storage leaves `nvme` out */

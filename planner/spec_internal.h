@@ -115,7 +115,7 @@ bool zinf_spec_key_in(const char *path, const char *section, bool in_cluster);
 /* The last word of a path. */
 const char *zinf_spec_key_word(const char *path);
 
-enum { ZINF_SPEC_MAX_KEYS = 96 };
+enum { ZINF_SPEC_MAX_KEYS = 128 };
 
 /* ---- spec.c, spec_check.c ---- */
 

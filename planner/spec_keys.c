@@ -115,12 +115,23 @@ static const zinf_spec_key keys[] = {
     FLOPS("cluster.device.peak.bf16", C(device.peak_bf16), "-", "220 TFLOP/s", "in bf16"),
     FLOPS("cluster.device.peak.fp16", C(device.peak_f16), "-", "70 TFLOP/s", "in fp16"),
     FLOPS("cluster.device.peak.fp32", C(device.peak_f32), "-", "14 TFLOP/s", "in fp32"),
-    FLOPS("cluster.device.attention", C(device.attention), "-", "35 TFLOP/s",
-          "of the attention kernels; absent: half of the peak used"),
-    FLOPS("cluster.device.attention_fp32", C(device.attention_f32), "-", "10 TFLOP/s",
-          "the same in fp32; absent: half of the peak used"),
     RATE("cluster.device.bandwidth", C(device.bandwidth), "= host.bandwidth if unified",
          "900 GB/s", "of the device's memory"),
+    SECTION("cluster.device.step", "-",
+            "what operators reach in a training step; of the rest, peak and bandwidth tell"),
+#define AS_FLOPS(name, text) FLOPS(STEP "." #name, C(FIELD.name), "-", "1 TFLOP/s", text),
+#define AS_TOKENS(name, text) REAL(STEP "." #name, C(FIELD.name), 0, 1e6, "0", "500", text),
+#define AS_BYTES(name, text) RATE(STEP "." #name, C(FIELD.name), "-", "20 GB/s", text),
+#define STEP "cluster.device.step.bf16"
+#define FIELD device.step_bf16
+    SECTION(STEP, "-", "in bf16 or fp16"),
+    ZINF_STEP_RATES(AS_FLOPS, AS_TOKENS, AS_BYTES)
+#undef STEP
+#undef FIELD
+#define STEP "cluster.device.step.fp32"
+#define FIELD device.step_f32
+    SECTION(STEP, "-", "in fp32"),
+    ZINF_STEP_RATES(AS_FLOPS, AS_TOKENS, AS_BYTES)
     SECTION("cluster.host", NULL, "the host side of one node"),
     BYTES("cluster.host.memory", C(host.memory_bytes), 1 << 20, 0x1p60, NULL, "1.5 TiB",
           "memory of one node"),
@@ -131,6 +142,11 @@ static const zinf_spec_key keys[] = {
          "of the host's memory, all cores together"),
     QUANTITY("cluster.host.adam", ZINF_UNIT_PARAMS_PER_S, C(host.adam), 1e3, 1e15,
              "= host.bandwidth / 28 B", "2e9 params/s", "Adam in place in fp32, all cores"),
+    RATE("cluster.host.sum_of_squares", C(host.sum_of_squares), "-", "20 GB/s",
+         "of a gradient, all cores; not given: bandwidth"),
+    RATE("cluster.host.accumulate", C(host.accumulate), "-", "40 GB/s",
+         "of a gradient into a sum, bytes read and written, all cores; not given: bandwidth"),
+
     SECTION("cluster.nvme", "-", "storage of one node; absent: none"),
     {"cluster.nvme.paths", ZINF_SPEC_PATHS, NONE, C(nvme.paths), 1, ZINF_PATH_BYTES - 1, NULL,
      "[/local_nvme]", NULL, "directories, one a drive"},

@@ -21,7 +21,7 @@ typedef struct shape_rule {
     const char *attrs, *slots, *also;
 } shape_rule;
 
-#define CLASSIFIER_SLOTS "a N C|a V C|i B T+1|f N 3|g N C|f V C|f L V|a L V|s"
+#define CLASSIFIER_SLOTS "a N C|a V C|i B T+1|f N 3|g N C|f V C|f L V~|a L V~|s"
 #define BYTES_SLOTS "* v E|* v O"
 
 static const shape_rule rules[ZINF_N_OPCODES] = {
@@ -43,7 +43,7 @@ static const shape_rule rules[ZINF_N_OPCODES] = {
     [ZINF_OP_GELU_BACKWARD] = {"", "a N F|g N F|a N F", ""},
     [ZINF_OP_SWIGLU_FORWARD] = {"", "a N W|a N F", "W=F*2"},
     [ZINF_OP_SWIGLU_BACKWARD] = {"", "a N W|g N F|a N W", "W=F*2"},
-    [ZINF_OP_CLASSIFIER_FORWARD] = {"FL", "a N C|a V C|i B T+1|f N 3|f L V|s", "N=B*T"},
+    [ZINF_OP_CLASSIFIER_FORWARD] = {"FL", "a N C|a V C|i B T+1|f N 3|f L V~|s", "N=B*T"},
     [ZINF_OP_CLASSIFIER_BACKWARD] = {"FL", CLASSIFIER_SLOTS, "N=B*T"},
     [ZINF_OP_CLASSIFIER] = {"FL", CLASSIFIER_SLOTS, "N=B*T"},
     [ZINF_OP_LOSS] = {"", "f N 3|d 1 1", ""},

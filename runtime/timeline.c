@@ -87,14 +87,23 @@ static int group(const zinf_plan *plan, int queue)
     }
 }
 
+/* Threads of a queue that uses cores: a team's, or the one that copies. */
+static double threads(const zinf_plan *plan, int queue)
+{
+    return queue == ZINF_QUEUE_UPLOAD || queue == ZINF_QUEUE_DOWNLOAD
+               ? 1 : (double)plan->decisions.n_threads;
+}
+
 static bool run(simulation *s, double *ret_total)
 {
     double now = 0, left[ZINF_N_QUEUES] = {0};
     bool active[ZINF_N_QUEUES] = {false};
     uint32_t done = 0;
+    const double n_cores = (double)s->plan->decisions.n_threads;
 
     while (done < s->n_events) {
         int sharing[3] = {0}, n_active = 0;
+        double n_threads = 0;
         for (int q = 0; q < ZINF_N_QUEUES; q++) {
             if (!active[q] && s->next[q] < s->n_order[q] && ready(s, q)) {
                 zinf_event *event = &s->events[s->order[q][s->next[q]]];
@@ -104,6 +113,8 @@ static bool run(simulation *s, double *ret_total)
             }
             n_active += active[q];
             sharing[group(s->plan, q)] += active[q];
+            if (active[q] && group(s->plan, q) == CORES_GROUP)
+                n_threads += threads(s->plan, q);
         }
         if (!n_active)
             return false;
@@ -111,8 +122,10 @@ static bool run(simulation *s, double *ret_total)
         for (int q = 0; q < ZINF_N_QUEUES; q++) {
             const int g = group(s->plan, q);
             const bool shared = g && sharing[g] > 1;
-            /* Cores are shared fairly. A disk serves reads first: they are awaited. */
-            rate[q] = !shared ? 1.0 : g == STORAGE_GROUP ? q == ZINF_QUEUE_READ : 1.0 / sharing[g];
+            /* Threads share cores fairly. A disk serves reads first: they are awaited. */
+            rate[q] = !shared             ? 1.0
+                      : g == STORAGE_GROUP ? q == ZINF_QUEUE_READ
+                                           : n_threads > n_cores ? n_cores / n_threads : 1.0;
             if (active[q] && (step < 0 || left[q] / rate[q] < step))
                 step = left[q] / rate[q];
         }

@@ -24,9 +24,11 @@ typedef struct zinf_timeline {
 
 /* Runs one program. Instances on queues that share a resource slow each other down: compute,
  * update, upload and download where machine.shared_cores, read and write unless
- * machine.overlap_read_write. k active ones on cores progress at 1/k; of storage's two, a read
- * goes on and a write stands still, as disks serve them. So total is at least every queue's
- * time alone and at most their sum. A loop of more than three iterations is extrapolated from the
+ * machine.overlap_read_write. Cores are shared by threads: as many as there are cores (that is
+ * decisions.n_threads) for compute, update and collectives, one that copies for upload and
+ * download. Of storage's two, a read goes on and a write stands still, as disks serve them. So
+ * total is at least every queue's time alone and at most their sum. A loop of more than three
+ * iterations is extrapolated from the
  * third. Errors: out of memory; a wait that is never satisfied (a deadlock). */
 zinf_status zinf_timeline_run(const zinf_plan *plan, zinf_program_kind program,
                               zinf_timeline *ret_timeline, zinf_error *err);

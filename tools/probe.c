@@ -32,8 +32,8 @@ static void print_help(FILE *out)
 {
     fputs("usage: zinf-probe [-o CLUSTER.yaml] [--nvme DIR].. [--device-memory SIZE]\n"
           "                  [--threads N] [--quick]\n\n"
-          "Measures this machine through the code that zinf-run uses (GEMM, attention, memory,\n"
-          "Adam, storage) and writes a cluster file for zinf-plan. Takes under a minute; keep\n"
+          "Measures this machine through the code that zinf-run uses (products, memory, storage,\n"
+          "steps of small models) and writes a cluster file for zinf-plan. Takes a minute; keep\n"
           "the machine idle meanwhile. What was measured is listed on standard error.\n\n",
           out);
     for (int i = 0; i < N_OPTIONS; i++) {
@@ -280,9 +280,28 @@ static const char *gemm_library(void)
     return bf16.gemm_library ? "all" : f32.gemm_library ? "fp32" : "none";
 }
 
+static void write_rate(FILE *out, const char *name, double rate, double scale, const char *unit)
+{
+    if (rate > 0) /* could not be told: left to the planner */
+        fprintf(out, "        %s: %.3f%s\n", name, rate / scale, unit);
+}
+
+static void write_rates(FILE *out, const char *precision, const zinf_step_rates *rates)
+{
+    fprintf(out, "      %s:\n", precision);
+#define AS_FLOPS(name, help) write_rate(out, #name, rates->name, 1e9, " GFLOP/s");
+#define AS_TOKENS(name, help) write_rate(out, #name, rates->name, 1, "");
+#define AS_BYTES(name, help) write_rate(out, #name, rates->name, 1e9, " GB/s");
+    ZINF_STEP_RATES(AS_FLOPS, AS_TOKENS, AS_BYTES)
+#undef AS_FLOPS
+#undef AS_TOKENS
+#undef AS_BYTES
+}
+
 /* The reserve is what the rest of the machine may grow by meanwhile. */
 static void write_cluster(FILE *out, const probe_options *options, uint64_t available_bytes,
-                          const probe_compute *compute, const probe_nvme *nvme)
+                          const probe_compute *compute, const probe_step *step,
+                          const probe_nvme *nvme)
 {
     uint64_t memory = available_bytes >> 20 << 20;
     uint64_t reserve = memory / 16 >> 20 << 20;
@@ -304,16 +323,18 @@ static void write_cluster(FILE *out, const probe_options *options, uint64_t avai
     }
     fprintf(out, "    peak: {fp32: %.2f GFLOP/s, bf16: %.2f GFLOP/s}\n",
             compute->peak_f32 / 1e9, compute->peak_bf16 / 1e9);
-    fprintf(out, "    attention: %.2f GFLOP/s\n    attention_fp32: %.2f GFLOP/s\n",
-            compute->attention / 1e9, compute->attention_f32 / 1e9);
-    fprintf(out, "    bandwidth: %.3f GB/s\n    gemm_library: %s\n", compute->bandwidth / 1e9,
-            gemm_library());
+    fprintf(out, "    bandwidth: %.3f GB/s\n    gemm_library: %s\n    step:\n",
+            compute->bandwidth / 1e9, gemm_library());
+    write_rates(out, "bf16", &step->bf16);
+    write_rates(out, "fp32", &step->f32);
     fprintf(out, "  host:\n    memory: ");
     print_size(out, memory);
     fprintf(out, "\n    reserve: ");
     print_size(out, reserve);
-    fprintf(out, "\n    cores: %d\n    bandwidth: %.3f GB/s\n    adam: %.3e params/s\n",
-            options->n_threads, compute->bandwidth / 1e9, compute->adam);
+    fprintf(out, "\n    cores: %d\n    bandwidth: %.3f GB/s\n    adam: %.3e params/s\n"
+            "    sum_of_squares: %.3f GB/s\n    accumulate: %.3f GB/s\n",
+            options->n_threads, compute->bandwidth / 1e9, step->adam, step->sum_of_squares / 1e9,
+            step->accumulate / 1e9);
     if (options->n_directories) {
         fprintf(out, "  nvme:\n    paths: [");
         for (int i = 0; i < options->n_directories; i++)
@@ -377,6 +398,7 @@ static zinf_status probe(const probe_options *options, zinf_error *err)
     const char *path = options->output ? options->output : "standard output";
     uint64_t available_bytes = available_memory();
     probe_compute compute = {0};
+    probe_step step = {0};
     probe_nvme nvme = {0};
     double start = probe_now();
     char *text = NULL;
@@ -395,11 +417,14 @@ static zinf_status probe(const probe_options *options, zinf_error *err)
         return zinf_fail(err, ZINF_MACHINE, "\"%s\": %s: give -o a file that can be written",
                          path, strerror(errno));
     if (!measure_paths(options, &nvme, err) &&
-        !probe_measure_compute(options, available_bytes, &compute, err)) {
+        !probe_measure_compute(options, available_bytes, &compute, err) &&
+        !probe_measure_step(options, available_bytes, &compute, &step, err) &&
+        !(options->n_directories &&
+          probe_measure_update(options, available_bytes, &compute, &nvme, err))) {
         FILE *out = open_memstream(&text, &n);
 
         if (out)
-            write_cluster(out, options, available_bytes, &compute, &nvme);
+            write_cluster(out, options, available_bytes, &compute, &step, &nvme);
         if (!out || fclose(out) != 0 || !write_text(options->output, text, n))
             zinf_fail(err, ZINF_MACHINE, "\"%s\": %s: the cluster file is not complete", path,
                       strerror(errno));

@@ -43,18 +43,23 @@ typedef struct probe_case {
 
 typedef struct probe_compute {
     double peak_f32, peak_bf16; /* FLOP/s, best shape's median */
-    double attention, attention_f32; /* FLOP/s, masked pairs not counted; the first in bf16 */
     double bandwidth;           /* bytes/s read and written, triad, all threads */
-    double adam;                /* params/s */
     double copy;                /* bytes/s copied between two arenas by one thread */
     double hand_over_s;         /* from one thread to another */
 } probe_compute;
+
+typedef struct probe_step {
+    zinf_step_rates bf16, f32;
+    double adam;                       /* params/s */
+    double sum_of_squares, accumulate; /* bytes/s */
+} probe_step;
 
 typedef struct probe_nvme {
     uint64_t capacity_bytes, block_bytes;
     uint32_t depth;
     double read, write, latency_s; /* bytes/s */
     bool overlap;
+    const char *directory;
 } probe_nvme;
 
 /* Seconds, monotonic. */
@@ -73,11 +78,20 @@ probe_rate probe_result(probe_case *it);
 /* One line on stderr: name, median, best, spread. `scale` divides, `unit` names the result. */
 void probe_report(const char *name, probe_rate rate, double scale, const char *unit);
 
-/* Small pages, touched; NULL if memory is short. Freed by free(). */
+/* Huge pages where the kernel has them, as the arenas of zinf-run, touched; NULL if memory is
+ * short. Freed by free(). */
 void *probe_reserve(size_t bytes);
 
 zinf_status probe_measure_compute(const probe_options *options, uint64_t available_bytes,
                                   probe_compute *ret_compute, zinf_error *err);
+zinf_status probe_measure_step(const probe_options *options, uint64_t available_bytes,
+                               const probe_compute *compute, probe_step *ret_step,
+                               zinf_error *err);
+/* Storage as a step uses it: reads and writes at once, each with its checksum, beside the update
+ * itself. Lowers (or raises) nvme's rates to what the update of a small model reaches. */
+zinf_status probe_measure_update(const probe_options *options, uint64_t available_bytes,
+                                 const probe_compute *compute, probe_nvme *nvme,
+                                 zinf_error *err);
 zinf_status probe_measure_nvme(const probe_options *options, const char *directory,
                                probe_nvme *ret_nvme, zinf_error *err);
 

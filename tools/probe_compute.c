@@ -25,7 +25,7 @@ enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
 /* Operands of several calls, used in turns: in a step a call finds its operands in memory, not in
  * the caches where the last one left them. */
-enum { SETS = 8, SETS_QUICK = 1, N_DTYPES = 2, MOST_SEQUENCES = 3, MOST_CASES = 32 };
+enum { SETS = 8, SETS_QUICK = 1, N_DTYPES = 2, MOST_CASES = 32 };
 static const zinf_dtype dtypes[N_DTYPES] = {ZINF_F32, ZINF_BF16};
 
 /* Memory that all products, or all attentions, of a type share: what is read holds numbers, what
@@ -44,28 +44,12 @@ typedef struct gemm_case {
     int n_sets, next;
 } gemm_case;
 
-typedef struct attention_case {
-    const zinf_kernels *table;
-    const pool *memory;
-    int64_t batch, seq;
-    size_t width; /* bytes of tokens * hidden elements */
-    int n_sets, next;
-} attention_case;
-enum { HEADS = 12, HEAD_DIM = 64 };
-
 typedef struct triad_case {
     float *a;
     const float *b, *c;
     int64_t n;
     int n_threads;
 } triad_case;
-
-typedef struct adam_case {
-    const zinf_kernels *table;
-    float *grad, *master, *m, *v;
-    void *param;
-    int64_t n;
-} adam_case;
 
 typedef struct copy_case {
     void *to;
@@ -78,10 +62,8 @@ typedef struct bench {
     zinf_kernels tables[N_DTYPES];
     pool pools[N_DTYPES];
     gemm_case gemms[N_DTYPES][N_SHAPES];
-    attention_case attentions[N_DTYPES][MOST_SEQUENCES];
     char *arrays;
     triad_case triad;
-    adam_case adam;
     copy_case copy;
     probe_case cases[MOST_CASES];
     int n_cases;
@@ -185,70 +167,6 @@ static zinf_status add_gemms(bench *it, int type, zinf_error *err)
     return ZINF_OK;
 }
 
-static void run_attention(void *arg)
-{
-    attention_case *it = arg;
-    const size_t lse_bytes = (size_t)(it->batch * it->seq) * HEADS * 4;
-    const char *qkv = it->memory->in + (size_t)it->next * 4 * it->width;
-    const char *dout = qkv + 3 * it->width;
-    char *out = it->memory->out + (size_t)it->next * (4 * it->width + lse_bytes);
-    char *dqkv = out + it->width;
-    float *lse = (float *)(void *)(dqkv + 3 * it->width);
-
-    it->next = (it->next + 1) % it->n_sets;
-    it->table->attention_forward(it->table, qkv, it->batch, it->seq, HEADS, HEADS, HEAD_DIM, out,
-                                 lse, it->memory->scratch);
-    it->table->attention_backward(it->table, qkv, out, dout, lse, it->batch, it->seq, HEADS, HEADS,
-                                  HEAD_DIM, dqkv, it->memory->scratch);
-}
-
-/* Two products forward and five backward (the scores are made again), 2 FLOP a pair and
- * channel; a causal mask leaves half of seq * seq pairs, as the planner counts. */
-static double attention_flop(const attention_case *it)
-{
-    double pairs = 0.5 * (double)it->seq * (double)it->seq;
-
-    return 14.0 * (double)(it->batch * HEADS * HEAD_DIM) * pairs;
-}
-
-static int n_sequences(const bench *it)
-{
-    return it->options->quick ? 1 : MOST_SEQUENCES;
-}
-
-static void size_attentions(bench *it, int type)
-{
-    static const int64_t sequences[MOST_SEQUENCES] = {256, 512, 1024};
-    const size_t tokens = it->options->quick ? 256 : 2048;
-    pool *memory = &it->pools[type];
-
-    for (int i = 0; i < n_sequences(it); i++) {
-        attention_case *made = &it->attentions[type][i];
-        *made = (attention_case){
-            .table = &it->tables[type], .memory = memory, .batch = (int64_t)tokens / sequences[i],
-            .seq = sequences[i], .n_sets = it->options->quick ? SETS_QUICK : SETS,
-            .width = tokens * HEADS * HEAD_DIM * zinf_dtype_bytes(dtypes[type])};
-        const size_t sets = (size_t)made->n_sets;
-        memory->in_bytes = most(memory->in_bytes, sets * 4 * made->width);
-        memory->out_bytes = most(memory->out_bytes, sets * (4 * made->width + tokens * HEADS * 4));
-        memory->scratch_bytes =
-            most(memory->scratch_bytes,
-                 zinf_attention_scratch_bytes((uint64_t)made->seq, HEAD_DIM,
-                                              (uint64_t)it->options->n_threads));
-    }
-}
-
-static void add_attentions(bench *it, int type)
-{
-    for (int i = 0; i < n_sequences(it); i++) {
-        attention_case *attention = &it->attentions[type][i];
-        probe_case *made = add_case(it, run_attention, attention, attention_flop(attention), 1e9,
-                                    "GFLOP/s");
-        snprintf(made->name, sizeof made->name, "%s attention, sequence %d",
-                 type ? "bf16" : "f32 ", (int)attention->seq);
-    }
-}
-
 /* Everything that is read gets numbers; out and scratch follow. */
 static zinf_status reserve(pool *memory, zinf_dtype dtype, zinf_error *err)
 {
@@ -278,38 +196,6 @@ static void run_triad(void *arg)
         a[i] = b[i] + 3.0f * c[i];
 }
 
-static void run_adam(void *arg)
-{
-    adam_case *it = arg;
-    zinf_adam_args args = {.lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,
-                           .weight_decay = 0.1f, .bias1 = 0.1f, .bias2 = 0.05f,
-                           .grad_scale = 1};
-
-    it->table->adam(it->table, &args, it->grad, it->n, it->master, it->m, it->v, it->param);
-}
-
-static void run_sum(void *arg)
-{
-    adam_case *it = arg;
-    volatile double sum = it->table->sum_of_squares(it->table, it->grad, it->n);
-
-    (void)sum;
-}
-
-static void run_accumulate(void *arg)
-{
-    adam_case *it = arg;
-
-    it->table->accumulate_f32(it->table, it->grad, it->n, it->m);
-}
-
-static void run_gelu(void *arg)
-{
-    adam_case *it = arg;
-
-    it->table->gelu_forward(it->table, it->param, it->n, it->v);
-}
-
 static void run_copy(void *arg)
 {
     copy_case *it = arg;
@@ -317,49 +203,32 @@ static void run_copy(void *arg)
     memcpy(it->to, it->from, it->bytes);
 }
 
-/* Memory, Adam and the one-thread copy share one piece of memory: five arrays, each of them
- * staggered by a page and a cache line, since arrays at power-of-two distances alias. */
+/* Memory and the one-thread copy share one piece of memory: three arrays, each of them staggered by
+ * a page and a cache line, since arrays at power-of-two distances alias. */
 static zinf_status add_memory(bench *it, uint64_t available_bytes, zinf_error *err)
 {
     const size_t stagger = 4096 + 64;
     size_t array_bytes = it->options->quick ? (size_t)8 << 20 : (size_t)128 << 20;
-    char *arrays[5];
+    char *arrays[3];
 
-    while (array_bytes > (1 << 20) && array_bytes * 5 > available_bytes / 3)
+    while (array_bytes > (1 << 20) && array_bytes * 3 > available_bytes / 3)
         array_bytes /= 2;
-    it->arrays = probe_reserve(5 * (array_bytes + stagger));
+    it->arrays = probe_reserve(3 * (array_bytes + stagger));
     if (!it->arrays)
-        return zinf_fail(err, ZINF_MACHINE, "no memory for five arrays of %zu bytes",
+        return zinf_fail(err, ZINF_MACHINE, "no memory for three arrays of %zu bytes",
                          array_bytes);
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 3; i++)
         arrays[i] = it->arrays + (size_t)i * (array_bytes + stagger);
     const int64_t n = (int64_t)(array_bytes / 4);
-    it->adam = (adam_case){&it->tables[1], (float *)(void *)arrays[0], (float *)(void *)arrays[1],
-                           (float *)(void *)arrays[2], (float *)(void *)arrays[3], arrays[4], n};
-    it->triad = (triad_case){(float *)(void *)arrays[4], it->adam.grad, it->adam.master, n,
-                             it->options->n_threads};
-    it->copy = (copy_case){arrays[4], arrays[1], array_bytes};
-    fill(it->adam.grad, (uint64_t)n, ZINF_F32);
-    fill(it->adam.master, (uint64_t)n, ZINF_F32);
-
-    const struct {
-        const char *name, *unit;
-        void (*body)(void *);
-        void *arg;
-        double work;
-    } rows[] = { /* tell() knows the first three */
-        {"memory, triad, all threads", "GB/s", run_triad, &it->triad, 3.0 * (double)array_bytes},
-        {"Adam, bf16 parameters", "Gparam/s", run_adam, &it->adam, (double)n},
-        {"copy between arenas, one thread", "GB/s", run_copy, &it->copy, (double)array_bytes},
-        {"sum of squares", "GB/s", run_sum, &it->adam, 4.0 * (double)n},
-        {"accumulate", "GB/s", run_accumulate, &it->adam, 12.0 * (double)n},
-        {"gelu, bf16", "GB/s", run_gelu, &it->adam, 4.0 * (double)n},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        probe_case *made = add_case(it, rows[i].body, rows[i].arg, rows[i].work, 1e9,
-                                    rows[i].unit);
-        snprintf(made->name, sizeof made->name, "%s", rows[i].name);
-    }
+    it->triad = (triad_case){(float *)(void *)arrays[0], (float *)(void *)arrays[1],
+                             (float *)(void *)arrays[2], n, it->options->n_threads};
+    it->copy = (copy_case){arrays[0], arrays[1], array_bytes};
+    fill(arrays[1], (uint64_t)n, ZINF_F32);
+    fill(arrays[2], (uint64_t)n, ZINF_F32);
+    snprintf(add_case(it, run_triad, &it->triad, 3.0 * (double)array_bytes, 1e9, "GB/s")->name,
+             sizeof it->cases->name, "memory, triad, all threads");
+    snprintf(add_case(it, run_copy, &it->copy, (double)array_bytes, 1e9, "GB/s")->name,
+             sizeof it->cases->name, "copy between arenas, one thread");
     return ZINF_OK;
 }
 
@@ -413,10 +282,8 @@ static zinf_status prepare(bench *it, uint64_t available_bytes, zinf_error *err)
         zinf_kernels_cpu(&it->tables[type], dtypes[type], it->options->n_threads,
                          ZINF_N_CPU_LEVELS - 1);
         size_gemms(it, type);
-        size_attentions(it, type);
         if (reserve(&it->pools[type], dtypes[type], err) || add_gemms(it, type, err))
             return err->status;
-        add_attentions(it, type);
     }
     return add_memory(it, available_bytes, err);
 }
@@ -424,25 +291,18 @@ static zinf_status prepare(bench *it, uint64_t available_bytes, zinf_error *err)
 static void tell(bench *it, probe_compute *compute)
 {
     double *const peaks[N_DTYPES] = {&compute->peak_f32, &compute->peak_bf16};
-    double *const attentions[N_DTYPES] = {&compute->attention_f32, &compute->attention};
     probe_case *next = it->cases;
 
     fprintf(stderr, "in turns, %d threads: median of %d\n", it->options->n_threads,
             it->cases[0].n);
     for (int type = 0; type < N_DTYPES; type++) {
-        double seconds = 0, rates[MOST_SEQUENCES]; /* seconds: of N_SHAPES FLOP */
+        double seconds = 0; /* of N_SHAPES FLOP */
         for (int i = 0; i < N_SHAPES; i++)
             seconds += 1 / probe_result(next++).median;
         *peaks[type] = N_SHAPES / seconds;
-        for (int i = 0; i < n_sequences(it); i++)
-            rates[i] = probe_result(next++).median;
-        *attentions[type] = probe_summarise(rates, n_sequences(it)).median;
     }
     compute->bandwidth = probe_result(next++).median;
-    compute->adam = probe_result(next++).median;
-    compute->copy = probe_result(next++).median;
-    while (next < it->cases + it->n_cases) /* for people */
-        probe_result(next++);
+    compute->copy = probe_result(next).median;
 }
 
 zinf_status probe_measure_compute(const probe_options *options, uint64_t available_bytes,

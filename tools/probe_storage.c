@@ -310,6 +310,7 @@ zinf_status probe_measure_nvme(const probe_options *options, const char *directo
         return zinf_fail(err, ZINF_MACHINE, "no memory for buffers of %zu bytes", memory_bytes);
     /* A twentieth stays free: file systems slow down when they are full. */
     nvme.capacity_bytes = free_bytes / 20 * 19;
+    nvme.directory = directory;
     if (!choose_block(options, &it, directory, &nvme, err) &&
         !measure_rates(options, &it, directory, &nvme, err))
         *ret_nvme = nvme;

@@ -60,6 +60,14 @@ static int64_t n_blocks(const zinf_gemm *gemm)
     return parts_of(gemm->desc.m, gemm->rows) * parts_of(gemm->desc.n, gemm->cols);
 }
 
+/* Blocks are taken one by one; in the last round not all threads may find one. */
+static bool shares_evenly(const zinf_gemm *gemm)
+{
+    const int64_t blocks = n_blocks(gemm), rounds = parts_of(blocks, gemm->n_threads);
+
+    return blocks * 8 >= rounds * gemm->n_threads * 7;
+}
+
 /* Blocks so small that each thread has its own scratch and, if there is work enough, its share.
  * False if not even one thread can have the smallest. */
 static bool choose_blocks(zinf_gemm *gemm, size_t scratch_bytes)
@@ -74,7 +82,7 @@ static bool choose_blocks(zinf_gemm *gemm, size_t scratch_bytes)
         gemm->depth = even_part(d->k, depth);
         gemm->bytes = block_bytes(gemm);
         const bool fits = gemm->bytes * (size_t)gemm->n_threads <= scratch_bytes;
-        if (fits && (n_blocks(gemm) >= gemm->n_threads || (rows <= 64 && cols <= 64)))
+        if (fits && (shares_evenly(gemm) || (rows <= 64 && cols <= 64)))
             return true;
         if (cols > 64 && (cols >= rows || !fits))
             cols /= 2;

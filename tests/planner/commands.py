@@ -240,7 +240,7 @@ def exactly_what_is_planned_fits_and_one_byte_less_does_not():
     model = write("exact.yaml", SMALL % (4, 64))
     pins = dict(micro_batch=2, tiles=2, checkpoint_interval=1, prefetch__read=1,
                 prefetch__upload=1, tier__param="host", tier__grad="host",
-                tier__optimizer="nvme", tier__checkpoint="device")
+                tier__optimizer="nvme", tier__checkpoint="device", optimizer_time="after")
     sizes = {"device": 64 << 20, "host": 1 << 30, "nvme": 1 << 30}
 
     def attempt(**less):
@@ -469,7 +469,7 @@ def owners_bring_units_over_one_link_shards_over_all():
     for way in "bandwidth", "owner":
         pins = dict(micro_batch=1, tiles=1, checkpoint_interval=1, tier__param="nvme",
                     tier__grad="device", tier__optimizer="device", tier__checkpoint="device",
-                    training__global_batch=8)
+                    optimizer_time="after", training__global_batch=8)
         both[way] = plan_json([model, cluster], dict(pins, partitioning=way))
         assert both[way]["decisions"]["partitioning"].startswith(way)
     shards, owners = (both[way]["predicted"]["queues"] for way in ("bandwidth", "owner"))

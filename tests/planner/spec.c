@@ -167,7 +167,7 @@ static void a_unified_cpu_takes_the_hosts_memory(void)
     CHECK(c.unified && c.nodes == 1 && c.devices_per_node == 1 && !c.nvme.present);
     CHECK(c.host.memory_bytes == 1ull << 29 && c.device.memory_bytes == 1ull << 29);
     CHECK(c.device.bandwidth == 28e9 && c.host.adam == 1e9 && c.device.peak_f32 == 1e11);
-    CHECK(c.device.peak_bf16 == 0 && c.device.attention == 0 && c.nvme.depth == 0);
+    CHECK(c.device.peak_bf16 == 0 && c.device.step_bf16.attention == 0 && c.nvme.depth == 0);
     CHECK(c.links.host_device_per_device == 0 && !strcmp(c.device.name, "cpu"));
 }
 
@@ -175,7 +175,9 @@ static void every_key_of_a_cluster_is_read(void)
 {
     static const char text[] =
         "cluster:\n  name: big\n  nodes: 2\n  devices_per_node: 4\n"
-        "  device: {kind: cuda, name: X, memory: 32 GiB, reserve: 1 GiB, attention: 5 TFLOP/s,\n"
+        "  device: {kind: cuda, name: X, memory: 32 GiB, reserve: 1 GiB,\n"
+        "           step: {bf16: {attention: 5 TFLOP/s, attention_half: 300},\n"
+        "                  fp32: {gelu_forward: 20 GB/s}},\n"
         "    peak: {fp16: 70 TFLOP/s, fp32: 14 TFLOP/s, bf16: 60 TFLOP/s}, bandwidth: 900 GB/s}\n"
         "  host: {memory: 1.5 TiB, reserve: 1GB, cores: 48, bandwidth: 100 GB/s,"
         " adam: 2e9 params/s}\n"
@@ -192,7 +194,7 @@ static void every_key_of_a_cluster_is_read(void)
     CHECK(!strcmp(c.device.kind, "cuda") && !strcmp(c.device.name, "X"));
     CHECK(c.device.memory_bytes == 32ull << 30 && c.device.reserve_bytes == 1ull << 30);
     CHECK(c.device.peak_f16 == 70e12 && c.device.peak_f32 == 14e12 && c.device.peak_bf16 == 60e12);
-    CHECK(c.device.attention == 5e12 && c.device.bandwidth == 900e9);
+    CHECK(c.device.step_bf16.attention == 5e12 && c.device.bandwidth == 900e9);
     CHECK(c.host.memory_bytes == 3ull << 39 && c.host.reserve_bytes == 1000000000);
     CHECK(c.host.cores == 48 && c.host.bandwidth == 100e9 && c.host.adam == 2e9);
     CHECK(c.nvme.present && c.nvme.n_paths == 2 && !strcmp(c.nvme.paths[1], "/b"));

@@ -196,6 +196,32 @@ static double run_loop(uint64_t count, bool unrolled, double read_ns, double com
     return total;
 }
 
+/* A product of 90 ns beside a copy of 40 ns: the copy's one thread and the team of n share n cores.
+ * The end of both if every thread has its share while both run. */
+static void a_copy_takes_one_thread_of_the_cores(void)
+{
+    for (uint32_t n = 1; n <= 8; n *= 2) {
+        zinf_instr instrs[] = {{.queue = ZINF_QUEUE_COMPUTE, .cost_ns = 90},
+                               {.queue = ZINF_QUEUE_DOWNLOAD, .cost_ns = 40}};
+        zinf_segment segment = {.first_instr = 0, .n_instrs = 2, .count = 1};
+        zinf_plan plan = {.instrs = instrs, .segments = &segment, .n_instrs = 2, .n_segments = 1,
+                          .machine.shared_cores = true, .decisions.n_threads = n,
+                          .programs[ZINF_PROGRAM_STEP] = {.first_segment = 0, .n_segments = 1}};
+        const double share = n / (n + 1.0);
+        zinf_timeline t;
+        zinf_error err = {0};
+        CHECK(zinf_timeline_run(&plan, ZINF_PROGRAM_STEP, &t, &err) == ZINF_OK);
+        CHECK(fabs(t.busy_ns[ZINF_QUEUE_DOWNLOAD] - 40 / share) < 1e-9);
+        CHECK(fabs(t.busy_ns[ZINF_QUEUE_COMPUTE] - (90 + 40 / share - 40)) < 1e-9);
+        zinf_timeline_free(&t);
+        instrs[1].queue = ZINF_QUEUE_UPDATE; /* another team: half each */
+        CHECK(zinf_timeline_run(&plan, ZINF_PROGRAM_STEP, &t, &err) == ZINF_OK);
+        CHECK(fabs(t.busy_ns[ZINF_QUEUE_UPDATE] - 80) < 1e-9);
+        CHECK(fabs(t.busy_ns[ZINF_QUEUE_COMPUTE] - 130) < 1e-9);
+        zinf_timeline_free(&t);
+    }
+}
+
 static void loops_agree_with_full_unrolling(void)
 {
     static const uint64_t counts[] = {1, 2, 3, 4, 8, 20};
@@ -340,6 +366,7 @@ static void a_free_search_is_as_good_as_any_pinned_plan(void)
 int main(void)
 {
     RUN(totals_are_bounded_and_waits_are_kept);
+    RUN(a_copy_takes_one_thread_of_the_cores);
     RUN(loops_agree_with_full_unrolling);
     RUN(a_cycle_of_waits_is_a_deadlock);
     RUN(probes_of_a_few_blocks_foretell_deep_plans);
