@@ -89,6 +89,14 @@ static zinf_gemm_desc describe_piece(zinf_gemm *gemm, bool last_m, bool last_n)
     return p;
 }
 
+/* oneDNN's older kernels, which it has for a vector or one CPU in place of its brgemm, are slower
+ * than gemm.c, their bits depend on the shape even for a short k, and a vector's take megabytes that
+ * no scratch pad shows. */
+static bool is_brgemm(const zinf_matmul *matmul)
+{
+    return matmul && !strncmp(zinf_matmul_describe(matmul), "brg", 3);
+}
+
 /* Creates a primitive for every size of piece that the steps lead to. False if oneDNN lacks one. */
 static bool create_pieces(zinf_gemm *gemm, size_t *ret_scratch_bytes)
 {
@@ -103,7 +111,7 @@ static bool create_pieces(zinf_gemm *gemm, size_t *ret_scratch_bytes)
             continue;
         zinf_matmul *matmul = zinf_matmul_create(&piece, gemm->n_threads, &bytes);
         gemm->piece[i >> 1][i & 1] = matmul;
-        if (!matmul) {
+        if (!is_brgemm(matmul)) {
             release_pieces(gemm);
             return false;
         }
@@ -113,15 +121,14 @@ static bool create_pieces(zinf_gemm *gemm, size_t *ret_scratch_bytes)
     return true;
 }
 
-/* Whether oneDNN has its brgemm for these types on this CPU (or below ONEDNN_MAX_CPU_ISA). Its
- * older kernels are slower than gemm.c and their bits depend on the shape even for a short k. */
+/* Whether oneDNN has its brgemm for these types on this CPU (or below ONEDNN_MAX_CPU_ISA). */
 static bool has_brgemm(const zinf_gemm *gemm)
 {
     const zinf_gemm_desc probe = {.m = 64, .n = 64, .k = 64, .lda = 64, .ldb = 64, .ldc = 64,
                                   .ab_dtype = gemm->desc.ab_dtype, .c_dtype = gemm->desc.c_dtype};
     size_t bytes;
     zinf_matmul *matmul = zinf_matmul_create(&probe, gemm->n_threads, &bytes);
-    const bool yes = matmul && !strncmp(zinf_matmul_describe(matmul), "brg", 3);
+    const bool yes = is_brgemm(matmul);
 
     zinf_matmul_destroy(matmul);
     return yes;
