@@ -53,7 +53,7 @@ typedef struct checker {
     zinf_plan_model model;
     zinf_intervals maps[ZINF_N_TIERS]; /* of cells */
     zinf_clocks clocks;
-    uint64_t work, most_work, count, iteration;
+    uint64_t work, most_work, count, iteration, logits; /* logits: rows so far */
     uint64_t unvisited; /* losses of earlier loops, in iterations that were not looked at */
     uint32_t program, index, losses, clips; /* losses and CLIPs as visited */
     bool late, fills;     /* STEP begins with the updates of the one before; INIT, LOAD */
@@ -296,6 +296,19 @@ static bool check_rules(checker *c)
     case ZINF_OP_LOSS:
         return (c->micro == c->losses++ && !c->clips) ||
                refuse(c, "C7", 0, o, "is not of the micro-batch that comes next, before all norms");
+    case ZINF_OP_LOGITS:
+        c->logits += c->n_rows;
+        return c->row + c->n_rows == c->logits ||
+               refuse(c, "C4", 0, &o[1], "is not the tile that comes next");
+    case ZINF_OP_REDUCE_SCATTER:
+    case ZINF_OP_REDUCE: /* in horizontal order sums over ranks come first */
+        return c->plan->decisions.order == ZINF_VERTICAL ||
+               c->seen[0].sums[0].n + c->seen[0].sums[1].n <= 1 ||
+               refuse(c, "C7", c->seen[0].writer, o, "is the sum of several contributions already");
+    case ZINF_OP_CONVERT: /* of gradients: what tiles have summed, for attention */
+        return c->seen[0].what != ZINF_VALUE_GRADIENT ||
+               (c->model.ops[c->seen[0].of].kind == 'A' && o->dtype == ZINF_F32) ||
+               refuse(c, "C4", c->seen[0].writer, o, "is not converted in this model");
     case ZINF_OP_CLIP: /* which looks at the loss, too */
         c->clips++;
         if (!scalar(c, 8 * ZINF_SCALAR_LOSS, ZINF_NO_NAME, ZINF_VALUE_LOSS))
@@ -337,6 +350,11 @@ static bool write_operand(checker *c, uint32_t k)
         more[c->instr->opcode == ZINF_OP_EMBEDDING_BACKWARD] = (sum){(uint32_t)c->micro, 1};
     else if (strchr("=5Q", letter))
         memcpy(more, c->seen[0].sums, sizeof more);
+    if (adds && more[0].n && more[1].n && (made.sums[0].n || made.sums[1].n))
+        return refuse(c, "C7", c->seen[k].writer, o, "a sum is added to a sum");
+    if (letter == 'E' && *zinf_opcode_get(c->instr->opcode)->links != 'A' && c->n_rows &&
+        o->dtype != (c->n_rows < c->model.ops[c->op].rows ? ZINF_F32 : c->plan->job.precision))
+        return refuse(c, "C4", 0, o, "is F32 if it is summed over tiles, and only then");
     for (int i = 0; i < 2; i++) { /* in another order, or as sums of sums, they have other bits */
         sum *sums = &made.sums[i];
         if (!adds || !sums->n)
@@ -435,7 +453,7 @@ static bool check_program(checker *c, uint32_t program)
     c->program = program;
     c->fills = program == ZINF_PROGRAM_INIT || program == ZINF_PROGRAM_LOAD;
     c->index = ZINF_NONE;
-    c->work = c->unvisited = c->losses = c->clips = 0;
+    c->work = c->unvisited = c->logits = c->losses = c->clips = 0;
     if (!zinf_clocks_begin(&c->clocks, c->plan, p, &n_visits))
         return no_memory(c);
     c->most_work = LEAST_WORK + EACH_WORK * (n_visits + c->plan->n_units);

@@ -14,15 +14,19 @@
 #define IN(program) (1u << ZINF_PROGRAM_##program)
 
 /* What is written is the same in every iteration, and overlaps no other operand: but for what
- * works in place. */
+ * works in place. What is read moves on by the micro-batches of one iteration. */
 static zinf_status check_overlap(const zinf_plan *plan, uint32_t index, uint64_t count,
-                                 zinf_error *err)
+                                 uint64_t n_losses, zinf_error *err)
 {
     const zinf_instr *instr = &plan->instrs[index];
     const zinf_operand *o = &plan->operands[instr->operand0];
     const bool in_place = instr->opcode == ZINF_OP_ROPE || instr->opcode == ZINF_OP_ALLREDUCE;
 
     for (unsigned a = 0; a < instr->n_operands; a++) {
+        if (o[a].stride && o[a].stride != n_losses * plan->decisions.micro_batch *
+                                              (plan->job.sequence + 1) * sizeof(int32_t))
+            return RULE("C4", HERE "operand %u moves on by other tokens than its loop has losses "
+                        "of", HERE_ARGS, a);
         if (!o[a].bytes || !zinf_operand_access(instr, a).writes)
             continue;
         if (o[a].stride)
@@ -81,7 +85,8 @@ static zinf_status check_slots(const zinf_plan *plan, uint32_t index, zinf_error
         right = instr->unit < n && o[1].offset == partials + 8 * (uint64_t)instr->unit;
         break;
     case ZINF_OP_CLIP:
-        if (o->rows != 1 || (plan->job.clip > 0 && o->cols != n))
+        if (o->rows != 1 || (o->cols != n && (plan->job.clip > 0 ||
+                                              plan->decisions.optimizer_time != ZINF_IN_BACKWARD)))
             return RULE("C7", HERE "is not the norm of all units", HERE_ARGS);
         right = o->offset >= partials && o->offset + o->bytes <= partials + 8 * n &&
                 o[1].offset == norm;
@@ -188,7 +193,7 @@ zinf_status zinf_plan_check_content(const zinf_plan *plan, zinf_error *err)
 {
     const zinf_decisions *d = &plan->decisions;
     const unsigned tier = plan->machine.unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST;
-    uint64_t *n_seen = calloc(plan->n_units + (size_t)2, sizeof *n_seen), batch;
+    uint64_t *n_seen = calloc(plan->n_units + (size_t)2, sizeof *n_seen), batch, last_norm = 0;
 
     if (!n_seen)
         return zinf_fail(err, ZINF_MACHINE, "out of memory checking %" PRIu32 " units",
@@ -199,14 +204,27 @@ zinf_status zinf_plan_check_content(const zinf_plan *plan, zinf_error *err)
         for (uint32_t k = 0; k < program->n_segments && !err->status; k++) {
             const zinf_segment *s = &plan->segments[program->first_segment + k];
             const uint64_t count = s->count;
-            for (uint32_t i = s->first_instr; i < s->first_instr + s->n_instrs; i++)
-                if (check_overlap(plan, i, count, err) || check_owned(plan, i, count, err) ||
-                    check_slots(plan, i, err) ||
+            const uint32_t index = s->first_instr;
+            const zinf_instr *instr = &plan->instrs[index];
+            uint64_t n_losses = 0;
+            for (uint32_t i = index; i < index + s->n_instrs; i++) {
+                n_losses += instr[i - index].opcode == ZINF_OP_LOSS;
+                if (instr[i - index].opcode == ZINF_OP_CLIP)
+                    last_norm = plan->operands[instr[i - index].operand0].cols;
+            }
+            if (count > d->accumulation)
+                RULE("C7", HERE "begins a loop of %" PRIu64 " in program %s, there are %" PRIu32
+                     " micro-batches", HERE_ARGS, count, zinf_program_name(p), d->accumulation);
+            for (uint32_t i = index; !err->status && i < index + s->n_instrs; i++)
+                if (check_overlap(plan, i, count, n_losses, err) ||
+                    check_owned(plan, i, count, err) || check_slots(plan, i, err) ||
                     check_program(plan, (zinf_program_kind)p, i, count, n_seen, err))
                     break;
         }
         if (!err->status)
             check_whole(plan, p, n_seen, err);
+        if (p == ZINF_PROGRAM_STEP && last_norm != plan->n_units && !err->status)
+            RULE("C7", "program step: the norm taken last is not that of all units");
     }
     free(n_seen);
     if (err->status)

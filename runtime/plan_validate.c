@@ -59,7 +59,7 @@ static zinf_status check_fixed(const zinf_plan *plan, zinf_error *err)
         {"model.qkv_bias", model->qkv_bias, 0, 1},
         {"job.sequence", job->sequence, 1, INT32_MAX - 1},
         {"job.global_batch", job->global_batch, 1, UINT32_MAX},
-        {"job.precision", job->precision, 0, ZINF_F16},
+        {"job.precision", job->precision, 0, ZINF_BF16},
         {"job.schedule", job->schedule, 0, 1},
         {"decisions.micro_batch", decisions->micro_batch, 1, UINT32_MAX},
         {"decisions.accumulation", decisions->accumulation, 1, MOST_COUNT},
@@ -299,7 +299,8 @@ static zinf_status check_units(const zinf_plan *plan, zinf_error *err)
             return REFUSE("tensor \"%s\" is [%" PRIu64 "][%" PRIu64 "]", tensor->name,
                           tensor->rows, tensor->cols);
         if (tensor->init > ZINF_INIT_NORMAL || tensor->n_dims < 1 || tensor->n_dims > 2 ||
-            (tensor->n_dims == 1 && tensor->cols > 1) || !isfinite(tensor->init_std))
+            (tensor->n_dims == 1 && tensor->cols > 1) || !(tensor->init_std >= 0) ||
+            !isfinite(tensor->init_std))
             return REFUSE("tensor \"%s\": init %" PRIu32 ", dimensions %" PRIu32 ", std %g",
                           tensor->name, tensor->init, tensor->n_dims, tensor->init_std);
         if (tensor->stack_row &&

@@ -89,15 +89,15 @@ static zinf_gemm_desc describe_piece(zinf_gemm *gemm, bool last_m, bool last_n)
     return p;
 }
 
-/* oneDNN's older kernels, which it has for a vector or one CPU in place of its brgemm, are slower
- * than gemm.c, their bits depend on the shape even for a short k, and a vector's take megabytes that
- * no scratch pad shows. */
+/* oneDNN's older kernels, which it has for a vector, or on an older CPU, in place of its brgemm, are
+ * slower than gemm.c, their bits depend on the shape even for a short k, and a vector's take
+ * megabytes that no scratch pad shows. */
 static bool is_brgemm(const zinf_matmul *matmul)
 {
     return matmul && !strncmp(zinf_matmul_describe(matmul), "brg", 3);
 }
 
-/* Creates a primitive for every size of piece that the steps lead to. False if oneDNN lacks one. */
+/* Creates a primitive for every size of piece that the steps lead to. False if one is lacking. */
 static bool create_pieces(zinf_gemm *gemm, size_t *ret_scratch_bytes)
 {
     const zinf_gemm_desc *d = &gemm->desc;

@@ -73,7 +73,7 @@ static bool drop_instr(zinf_plan *plan, uint32_t at)
     return true;
 }
 
-static bool duplicate_instr(zinf_plan *plan, uint32_t at)
+bool mutate_duplicate(zinf_plan *plan, uint32_t at)
 {
     zinf_segment *s = segment_of(plan, at);
     uint32_t *where = numbers(plan);
@@ -93,6 +93,11 @@ static bool duplicate_instr(zinf_plan *plan, uint32_t at)
     for (s++; s < plan->segments + plan->n_segments; s++)
         s->first_instr++;
     return true;
+}
+
+static bool duplicate_instr(zinf_plan *plan, uint32_t at)
+{
+    return mutate_duplicate(plan, at);
 }
 
 static bool swap_with_next(zinf_plan *plan, uint32_t at)

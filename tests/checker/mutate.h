@@ -19,6 +19,8 @@ extern const uint32_t n_mutations;
 
 /* Its own arrays, with room for what a mutation adds; free with zinf_plan_free. */
 zinf_plan mutate_copy(const zinf_plan *plan);
+/* The instruction once more, behind itself; who waited for it waits for the second. */
+bool mutate_duplicate(zinf_plan *plan, uint32_t instr);
 /* How many places the target has. */
 uint32_t mutate_count(const zinf_plan *plan, mutate_target target);
 /* The instruction that place i belongs to, or ZINF_NONE. */

@@ -13,21 +13,36 @@
 #include "tests/checker/mutate.h"
 
 static const trainer_model gpt2 = {1, 16, 2, 24, 8, 1, "bf16", NULL};
+static const trainer_model of_five = {1, 16, 2, 24, 8, 5, "bf16", NULL};
 static const trainer_model of_two_ranks = {1, 16, 2, 24, 8, 2, "bf16", NULL};
 
 #define ON_DEVICE "threads=1 micro_batch=1 tiles=2 checkpoint_interval=none tier.param=device "    \
                   "tier.grad=device tier.optimizer=device tier.checkpoint=device"
 
-static zinf_plan plan_of(unsigned ranks)
+static zinf_plan plan_with(unsigned ranks, const char *sets)
 {
     zinf_plan plan = {0}, copy;
     zinf_error err = {0};
 
-    CHECK_MESSAGE(!trainer_plan_ranks(ranks > 1 ? &of_two_ranks : &gpt2, true, ranks, ON_DEVICE,
-                                      &plan, &err), "%s", err.text);
+    CHECK_MESSAGE(!trainer_plan_ranks(ranks > 1 ? &of_two_ranks : &gpt2, true, ranks, sets, &plan,
+                                      &err), "%s", err.text);
     copy = mutate_copy(&plan);
     zinf_plan_free(&plan);
     return copy;
+}
+
+static zinf_plan plan_of(unsigned ranks)
+{
+    return plan_with(ranks, ON_DEVICE);
+}
+
+/* Where nothing was: the device's arena grows by so many bytes. */
+static uint64_t more_arena(zinf_plan *plan, uint64_t bytes)
+{
+    const uint64_t at = (plan->machine.arena_bytes[ZINF_TIER_DEVICE] + 4095) / 4096 * 4096;
+
+    plan->machine.arena_bytes[ZINF_TIER_DEVICE] = at + (bytes + 4095) / 4096 * 4096;
+    return at;
 }
 
 /* The n-th instruction with this opcode in a program. */
@@ -167,6 +182,134 @@ static void logits_of_one_tile_twice_are_refused(void)
     for (uint32_t k = 1; k < 3; k++)
         *operand(&p, i, k) = *operand(&p, first, k);
     check_refused(&p, "C4", i, "it should hold the parameters (of 1)");
+}
+
+static void logits_of_one_tile_in_two_places_are_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t first = find(&p, ZINF_PROGRAM_SAMPLE, ZINF_OP_LOGITS, 0);
+    const uint32_t i = find(&p, ZINF_PROGRAM_SAMPLE, ZINF_OP_LOGITS, 1);
+    for (uint32_t k = 1; k < 3; k++)
+        *operand(&p, i, k) = *operand(&p, first, k);
+    operand(&p, i, 2)->offset = more_arena(&p, operand(&p, i, 2)->bytes);
+    p.instrs[i].unit = p.instrs[first].unit;
+    check_refused(&p, "C4", i, "is not the tile that comes next");
+}
+
+static void a_gradient_rounded_where_the_model_does_not_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = STEP(GELU_BACKWARD, 0);
+    zinf_operand dy = *operand(&p, i, 1), rounded = dy;
+
+    CHECK(dy.dtype == ZINF_F32); /* summed over two tiles */
+    CHECK(mutate_duplicate(&p, i));
+    rounded.dtype = ZINF_BF16;
+    rounded.bytes /= 2;
+    rounded.offset = more_arena(&p, rounded.bytes);
+    p.operands = realloc(p.operands, (p.n_operands + (size_t)2) * sizeof *p.operands);
+    CHECK(p.operands);
+    p.instrs[i].opcode = ZINF_OP_CONVERT;
+    p.instrs[i].unit = ZINF_NONE;
+    p.instrs[i].operand0 = p.n_operands;
+    p.instrs[i].n_operands = 2;
+    p.operands[p.n_operands++] = dy;
+    p.operands[p.n_operands++] = rounded;
+    check_refused(&p, "C4", i, "is not converted in this model");
+}
+
+static void a_gradient_that_is_not_rounded_where_the_model_does_is_refused(void)
+{
+    zinf_plan p = plan_with(1, "threads=1 micro_batch=1 tiles=1 checkpoint_interval=none "
+                               "tier.param=device tier.grad=device tier.optimizer=device");
+    const uint32_t reader = STEP(GELU_BACKWARD, 0);
+    const uint32_t i = STEP(LINEAR_BACKWARD_INPUT, 0); /* the last linear comes first */
+    zinf_operand *dx = operand(&p, i, 2);
+
+    CHECK(i < reader && dx->dtype == ZINF_BF16 && operand(&p, reader, 1)->value == dx->value);
+    dx->dtype = ZINF_F32;
+    dx->bytes *= 2;
+    dx->offset = more_arena(&p, dx->bytes);
+    *operand(&p, reader, 1) = *dx;
+    check_refused(&p, "C4", i, "is F32 if it is summed over tiles, and only then");
+}
+
+static void a_norm_of_one_unit_at_the_end_is_refused(void)
+{
+    zinf_plan p = plan_with(1, ON_DEVICE " clip=0");
+    const uint32_t i = STEP(CLIP, 0);
+
+    CHECK(mutate_duplicate(&p, i));
+    p.operands = realloc(p.operands, (p.n_operands + (size_t)2) * sizeof *p.operands);
+    CHECK(p.operands);
+    for (uint32_t k = 0; k < 2; k++)
+        p.operands[p.n_operands + k] = *operand(&p, i, k);
+    p.instrs[i + 1].operand0 = p.n_operands;
+    p.operands[p.n_operands].cols = p.operands[p.n_operands].ld = 1;
+    p.operands[p.n_operands].bytes = 8;
+    p.n_operands += 2;
+    check_refused(&p, "C7", i + 1, "is not the norm of all units");
+}
+
+static zinf_plan plan_of_five(void)
+{
+    zinf_plan plan = {0}, copy;
+    zinf_error err = {0};
+
+    CHECK_MESSAGE(!trainer_plan(&of_five, true, "threads=1 micro_batch=1 tiles=1 "
+                                "checkpoint_interval=none tier.param=device tier.grad=device "
+                                "tier.optimizer=device order=horizontal", &plan, &err), "%s",
+                  err.text);
+    copy = mutate_copy(&plan);
+    zinf_plan_free(&plan);
+    return copy;
+}
+
+/* acc += head + embedding, for acc += head, acc += embedding. */
+static void a_sum_added_to_a_sum_is_refused(void)
+{
+    zinf_plan p = plan_of_five();
+    const uint32_t head = STEP(CLASSIFIER, 1), tokens = STEP(EMBEDDING_BACKWARD, 1);
+    const zinf_operand dw = *operand(&p, head, 5); /* whose place others use between */
+    uint32_t first = head, second = tokens;
+
+    while (p.instrs[first].opcode != ZINF_OP_ACCUMULATE)
+        first++;
+    while (p.instrs[second].opcode != ZINF_OP_ACCUMULATE ||
+           p.instrs[second].unit != p.instrs[first].unit)
+        second++;
+    CHECK(first < tokens && operand(&p, first, 0)->offset == dw.offset);
+    operand(&p, head, 5)->offset = more_arena(&p, dw.bytes);
+    *operand(&p, tokens, 2) = *operand(&p, head, 5);
+    p.instrs[tokens].flags |= ZINF_FLAG_ACCUMULATE;
+    operand(&p, second, 0)->offset = operand(&p, head, 5)->offset;
+    operand(&p, second, 0)->value = dw.value;
+    p.instrs[first].opcode = ZINF_OP_ZERO;
+    p.instrs[first].n_operands = 1;
+    operand(&p, first, 0)->offset = more_arena(&p, dw.bytes);
+    check_refused(&p, "C7", second, "a sum is added to a sum");
+}
+
+static void tokens_that_move_on_by_other_steps_are_refused(void)
+{
+    zinf_plan p = plan_of_five();
+    const uint32_t first = p.programs[ZINF_PROGRAM_STEP].first_segment;
+    uint32_t i = p.segments[first + 1].first_instr;
+
+    CHECK(p.segments[first + 1].count == 4);
+    while (!operand(&p, i, 0)->stride)
+        i++;
+    operand(&p, i, 0)->stride -= 4;
+    check_refused(&p, "C4", i, "moves on by other tokens than its loop has losses of");
+}
+
+static void a_loop_of_more_than_the_micro_batches_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    zinf_segment *s = &p.segments[p.programs[ZINF_PROGRAM_EVAL].first_segment];
+
+    s->count = 1000000000;
+    check_refused(&p, "C7", s->first_instr, "begins a loop of 1000000000");
 }
 
 static void an_output_over_an_input_is_refused(void)
@@ -457,6 +600,20 @@ static void another_global_batch_is_refused(void)
     check_refused_whole(&p, "sequences is not every micro-batch");
 }
 
+static void values_without_a_meaning_are_refused(void)
+{
+    zinf_plan p = plan_of(1);
+
+    p.tensors[0].init_std = -1;
+    check_refused_whole(&p, "std -1");
+    p = plan_of(1);
+    p.job.precision = ZINF_F16;
+    for (uint32_t k = 0; k < p.n_operands; k++)
+        if (p.operands[k].dtype == ZINF_BF16)
+            p.operands[k].dtype = ZINF_F16;
+    check_refused_whole(&p, "job.precision is 2");
+}
+
 static void less_overhead_than_it_takes_is_refused(void)
 {
     zinf_plan p = plan_of(1);
@@ -505,7 +662,7 @@ static void a_step_that_leaves_no_norm_is_refused(void)
 
     CHECK(last->n_instrs == 1 && p.instrs[last->first_instr].opcode == ZINF_OP_CLIP);
     step->n_segments--;
-    check_refused_whole(&p, "what an update needs to know");
+    check_refused_whole(&p, "the norm taken last is not that of all units");
 }
 
 /* SAVE, and behind it for each unit a gradient of zeros and its norm: a second update would follow
@@ -572,6 +729,14 @@ int main(void)
     RUN(a_bias_of_another_linear_is_refused);
     RUN(a_weight_its_statistics_were_not_made_with_is_refused);
     RUN(logits_of_one_tile_twice_are_refused);
+    RUN(logits_of_one_tile_in_two_places_are_refused);
+    RUN(a_gradient_rounded_where_the_model_does_not_is_refused);
+    RUN(a_gradient_that_is_not_rounded_where_the_model_does_is_refused);
+    RUN(a_norm_of_one_unit_at_the_end_is_refused);
+    RUN(a_loop_of_more_than_the_micro_batches_is_refused);
+    RUN(a_sum_added_to_a_sum_is_refused);
+    RUN(tokens_that_move_on_by_other_steps_are_refused);
+    RUN(values_without_a_meaning_are_refused);
     RUN(an_output_over_an_input_is_refused);
     RUN(a_loss_of_some_tokens_is_refused);
     RUN(a_norm_of_some_units_is_refused);
