@@ -89,8 +89,8 @@ static zinf_gemm_desc describe_piece(zinf_gemm *gemm, bool last_m, bool last_n)
     return p;
 }
 
-/* oneDNN's older kernels, which it has for a vector, or on an older CPU, in place of its brgemm, are
- * slower than gemm.c, their bits depend on the shape even for a short k, and a vector's take
+/* oneDNN's older kernels, which it has for a vector, or on an older CPU, in place of its brgemm,
+ * are slower than gemm.c, their bits depend on the shape even for a short k, and a vector's take
  * megabytes that no scratch pad shows. */
 static bool is_brgemm(const zinf_matmul *matmul)
 {
