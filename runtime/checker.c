@@ -30,7 +30,7 @@
 
 /* Pieces of memory that are looked at for every visit, and so many more in all: models in up to 128
  * tiles take 40. What needs more is refused, not waited for. */
-enum { EACH_WORK = 128, LEAST_WORK = 1 << 21 };
+enum { EACH_WORK = 96, LEAST_WORK = 1 << 19 };
 
 typedef struct sum {
     uint32_t first, n; /* of contributions of n micro-batches, as visited, one after the other */

@@ -23,14 +23,15 @@ static zinf_status check_overlap(const zinf_plan *plan, uint32_t index, uint64_t
     const bool in_place = instr->opcode == ZINF_OP_ROPE || instr->opcode == ZINF_OP_ALLREDUCE;
 
     for (unsigned a = 0; a < instr->n_operands; a++) {
+        const bool writes = o[a].bytes && zinf_operand_access(instr, a).writes;
+        if (writes && o[a].stride)
+            return RULE("C3", HERE "operand %u, which is written, has a stride", HERE_ARGS, a);
         if (o[a].stride && o[a].stride != n_losses * plan->decisions.micro_batch *
                                               (plan->job.sequence + 1) * sizeof(int32_t))
             return RULE("C4", HERE "operand %u moves on by other tokens than its loop has losses "
                         "of", HERE_ARGS, a);
-        if (!o[a].bytes || !zinf_operand_access(instr, a).writes)
+        if (!writes)
             continue;
-        if (o[a].stride)
-            return RULE("C3", HERE "operand %u, which is written, has a stride", HERE_ARGS, a);
         for (unsigned b = 0; b < instr->n_operands && !in_place; b++)
             if (a != b && o[b].bytes && o[a].tier == o[b].tier &&
                 o[b].offset < o[a].offset + o[a].bytes &&

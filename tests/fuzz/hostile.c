@@ -334,17 +334,18 @@ static void many_segments_are_checked_in_time(void)
     judge_plan(&p, ZINF_OK, "");
 }
 
-static void loops_that_write_with_a_stride_are_refused(void)
+static void long_loops_and_those_that_write_with_a_stride_are_refused(void)
 {
-    zinf_plan p = blank(1, 1, 0);
-    const uint32_t first = p.n_instrs;
-
-    zero(&p, ZINF_QUEUE_COMPUTE, 0, 0, 0);
-    p.operands[p.n_operands - 1].stride = 64;
-    p.segments[p.n_segments++] =
-        (zinf_segment){.first_instr = first, .n_instrs = 1, .count = 1000000000};
-    finish(&p, first);
-    judge_plan(&p, ZINF_DOES_NOT_FIT, "has a stride");
+    for (int strides = 0; strides < 2; strides++) {
+        zinf_plan p = blank(1, 1, 0);
+        const uint32_t first = p.n_instrs;
+        zero(&p, ZINF_QUEUE_COMPUTE, 0, 0, 0);
+        p.operands[p.n_operands - 1].stride = strides ? 64 : 0;
+        p.segments[p.n_segments++] = (zinf_segment){.first_instr = first, .n_instrs = 1,
+                                                    .count = strides ? 2 : 1000000000};
+        finish(&p, first);
+        judge_plan(&p, ZINF_DOES_NOT_FIT, strides ? "has a stride" : "begins a loop of");
+    }
 }
 
 /* A position a part: they are looked through for every operator that has some of them. */
@@ -464,7 +465,7 @@ int main(void)
     RUN(waits_shared_by_many_are_refused);
     RUN(many_waits_of_one_instruction_are_simulated_once);
     RUN(many_segments_are_checked_in_time);
-    RUN(loops_that_write_with_a_stride_are_refused);
+    RUN(long_loops_and_those_that_write_with_a_stride_are_refused);
     RUN(a_unit_of_many_parts_is_checked_in_time);
     RUN(many_reads_of_many_pieces_are_refused);
     RUN(a_matrix_cut_into_columns_and_rows_is_refused);
