@@ -119,53 +119,58 @@ double zinf_product_excess(const zinf_plan *plan, const zinf_instr *instr)
     return fmax(0, zinf_instr_bytes(plan, instr) - usual);
 }
 
-static double product_rate(const zinf_plan *plan, const zinf_cluster *cluster,
-                           const zinf_instr *instr)
+int zinf_step_rate_of(const zinf_plan *plan, const zinf_instr *instr)
 {
-    const zinf_step_rates *step = step_rates(cluster, plan->job.precision);
-    const double peak = zinf_device_peak(cluster, plan->job.precision);
-    const double forward = known(step->forward, peak);
+    const zinf_operand *o = &plan->operands[instr->operand0];
 
     switch (instr->opcode) {
+    case ZINF_OP_LINEAR_FORWARD:
+        return o[3].bytes ? ZINF_RATE_forward_residual : ZINF_RATE_forward;
     case ZINF_OP_LINEAR_BACKWARD_INPUT:
-        return known(step->input_gradient, peak);
+        return ZINF_RATE_input_gradient;
     case ZINF_OP_LINEAR_BACKWARD_WEIGHT:
-        return known(plan->operands[instr->operand0 + 3].bytes ? step->weight_gradient_bias : 0,
-                     known(step->weight_gradient, peak));
+        return o[3].bytes ? ZINF_RATE_weight_gradient_bias : ZINF_RATE_weight_gradient;
+    case ZINF_OP_CLASSIFIER:
+        return ZINF_RATE_classifier;
+    case ZINF_OP_ATTENTION_FORWARD:
+    case ZINF_OP_ATTENTION_BACKWARD:
+        return ZINF_RATE_attention;
+    case ZINF_OP_LAYERNORM_FORWARD:
+        return ZINF_RATE_layernorm_forward;
+    case ZINF_OP_LAYERNORM_BACKWARD:
+        return ZINF_RATE_layernorm_backward;
+    case ZINF_OP_RMSNORM_FORWARD:
+        return ZINF_RATE_rmsnorm_forward;
+    case ZINF_OP_RMSNORM_BACKWARD:
+        return ZINF_RATE_rmsnorm_backward;
+    case ZINF_OP_ROPE:
+        return ZINF_RATE_rope;
+    case ZINF_OP_GELU_FORWARD:
+        return ZINF_RATE_gelu_forward;
+    case ZINF_OP_GELU_BACKWARD:
+        return ZINF_RATE_gelu_backward;
+    case ZINF_OP_SWIGLU_FORWARD:
+        return ZINF_RATE_swiglu_forward;
+    case ZINF_OP_SWIGLU_BACKWARD:
+        return ZINF_RATE_swiglu_backward;
     default:
-        return plan->operands[instr->operand0 + 3].bytes ? known(step->forward_residual, forward)
-                                                         : forward;
+        return -1;
     }
 }
 
-/* bytes/s of an operator that makes one pass over its operands; `otherwise` if not known. */
-static double pass_rate(const zinf_plan *plan, const zinf_cluster *cluster,
-                        const zinf_instr *instr, double otherwise)
+/* What the step reaches in the instruction; `otherwise` if that is not known. A product that adds a
+ * residual or a bias's gradient goes by the rate of one that does not. */
+static double rate_in_step(const zinf_plan *plan, const zinf_cluster *cluster,
+                           const zinf_instr *instr, double otherwise)
 {
     const zinf_step_rates *step = step_rates(cluster, plan->job.precision);
+    const int rate = zinf_step_rate_of(plan, instr);
 
-    switch (instr->opcode) {
-    case ZINF_OP_LAYERNORM_FORWARD:
-        return known(step->layernorm_forward, otherwise);
-    case ZINF_OP_LAYERNORM_BACKWARD:
-        return known(step->layernorm_backward, otherwise);
-    case ZINF_OP_RMSNORM_FORWARD:
-        return known(step->rmsnorm_forward, otherwise);
-    case ZINF_OP_RMSNORM_BACKWARD:
-        return known(step->rmsnorm_backward, otherwise);
-    case ZINF_OP_ROPE:
-        return known(step->rope, otherwise);
-    case ZINF_OP_GELU_FORWARD:
-        return known(step->gelu_forward, otherwise);
-    case ZINF_OP_GELU_BACKWARD:
-        return known(step->gelu_backward, otherwise);
-    case ZINF_OP_SWIGLU_FORWARD:
-        return known(step->swiglu_forward, otherwise);
-    case ZINF_OP_SWIGLU_BACKWARD:
-        return known(step->swiglu_backward, otherwise);
-    default:
-        return otherwise;
-    }
+    if (rate == ZINF_RATE_forward_residual)
+        otherwise = known(step->forward, otherwise);
+    if (rate == ZINF_RATE_weight_gradient_bias)
+        otherwise = known(step->weight_gradient, otherwise);
+    return rate < 0 ? otherwise : known(((const double *)step)[rate], otherwise);
 }
 
 /* An owner brings the parameters it is about to broadcast. */
@@ -209,7 +214,7 @@ static double work_s(const zinf_plan *plan, const zinf_cluster *cluster, const z
     case ZINF_OP_LINEAR_FORWARD:
     case ZINF_OP_LINEAR_BACKWARD_INPUT:
     case ZINF_OP_LINEAR_BACKWARD_WEIGHT:
-        return flops / product_rate(plan, cluster, instr) +
+        return flops / rate_in_step(plan, cluster, instr, peak) +
                zinf_product_excess(plan, instr) / known(step->product_memory, bandwidth);
     case ZINF_OP_CLASSIFIER:
     case ZINF_OP_CLASSIFIER_BACKWARD:
@@ -259,7 +264,7 @@ static double work_s(const zinf_plan *plan, const zinf_cluster *cluster, const z
     case ZINF_OP_INIT:
         return (double)o[0].cols * INIT_NS * 1e-9 / (double)plan->decisions.n_threads;
     default:
-        return fmax(flops / peak, bytes / pass_rate(plan, cluster, instr, bandwidth));
+        return fmax(flops / peak, bytes / rate_in_step(plan, cluster, instr, bandwidth));
     }
 }
 

@@ -21,6 +21,9 @@ double zinf_instr_flops(const zinf_plan *plan, const zinf_instr *instr);
 /* Bytes moved through memory: every operand once, each way. */
 double zinf_instr_bytes(const zinf_plan *plan, const zinf_instr *instr);
 
+/* Which of the rates that a step reaches the instruction goes by: a zinf_step_rate, or -1. */
+int zinf_step_rate_of(const zinf_plan *plan, const zinf_instr *instr);
+
 /* Of a linear's product: bytes beyond those that usual ones move for so many FLOP. */
 double zinf_product_excess(const zinf_plan *plan, const zinf_instr *instr);
 

@@ -8,6 +8,7 @@
 #ifndef ZINF_PLANNER_SPEC_H
 #define ZINF_PLANNER_SPEC_H
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -45,6 +46,14 @@ typedef struct zinf_step_rates { /* 0: not known, see cost.c */
     ZINF_STEP_RATES(X, X, X)
 #undef X
 } zinf_step_rates;
+
+typedef enum zinf_step_rate { /* the fields, in their order */
+#define X(name, help) ZINF_RATE_##name,
+    ZINF_STEP_RATES(X, X, X)
+#undef X
+    ZINF_N_STEP_RATES
+} zinf_step_rate;
+static_assert(sizeof(zinf_step_rates) == ZINF_N_STEP_RATES * sizeof(double), "nothing but rates");
 
 /* All sizes in bytes, rates in bytes/s or FLOP/s or params/s, latencies in seconds. */
 typedef struct zinf_cluster {

@@ -48,7 +48,7 @@ typedef struct zinf_model_value {
 } zinf_model_value;
 
 /* The plan is well formed. Refused with C4 if its tensors differ in number, order, name, shape,
- * stack or initial values, or its parameters in number. */
+ * stack or kind of initial values, or its parameters in number. */
 zinf_status zinf_plan_model_make(const zinf_plan *plan, zinf_plan_model *ret_model,
                                  zinf_error *err);
 void zinf_plan_model_free(zinf_plan_model *model); /* accepts a zeroed one */

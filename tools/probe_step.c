@@ -14,20 +14,16 @@
 #include "runtime/executor.h"
 #include "runtime/opcodes.h"
 
-enum {
-#define X(name, help) RATE_##name,
-    ZINF_STEP_RATES(X, X, X)
-#undef X
-    RATE_adam, RATE_sum_of_squares, RATE_accumulate, N_RATES
-};
+/* Behind the rates of a step those of the host. */
+enum { RATE_adam = ZINF_N_STEP_RATES, RATE_sum_of_squares, RATE_accumulate, N_RATES };
 
 static const struct rate_row {
     const char *name, *unit;
     double scale;
 } rows[N_RATES] = {
-#define AS_FLOPS(name, help) [RATE_##name] = {#name, "GFLOP/s", 1e9},
-#define AS_TOKENS(name, help) [RATE_##name] = {#name, "tokens", 1},
-#define AS_BYTES(name, help) [RATE_##name] = {#name, "GB/s", 1e9},
+#define AS_FLOPS(name, help) [ZINF_RATE_##name] = {#name, "GFLOP/s", 1e9},
+#define AS_TOKENS(name, help) [ZINF_RATE_##name] = {#name, "tokens", 1},
+#define AS_BYTES(name, help) [ZINF_RATE_##name] = {#name, "GB/s", 1e9},
     ZINF_STEP_RATES(AS_FLOPS, AS_TOKENS, AS_BYTES)
     [RATE_adam] = {"adam", "Gparam/s", 1e9},
     [RATE_sum_of_squares] = {"sum_of_squares", "GB/s", 1e9},
@@ -64,36 +60,6 @@ typedef struct samples {
 static int rate_of(const zinf_plan *plan, const zinf_instr *instr)
 {
     switch (instr->opcode) {
-    case ZINF_OP_LINEAR_FORWARD:
-        return plan->operands[instr->operand0 + 3].bytes ? RATE_forward_residual : RATE_forward;
-    case ZINF_OP_LINEAR_BACKWARD_INPUT:
-        return RATE_input_gradient;
-    case ZINF_OP_LINEAR_BACKWARD_WEIGHT:
-        return plan->operands[instr->operand0 + 3].bytes ? RATE_weight_gradient_bias
-                                                         : RATE_weight_gradient;
-    case ZINF_OP_CLASSIFIER:
-        return RATE_classifier;
-    case ZINF_OP_ATTENTION_FORWARD:
-    case ZINF_OP_ATTENTION_BACKWARD:
-        return RATE_attention;
-    case ZINF_OP_LAYERNORM_FORWARD:
-        return RATE_layernorm_forward;
-    case ZINF_OP_LAYERNORM_BACKWARD:
-        return RATE_layernorm_backward;
-    case ZINF_OP_RMSNORM_FORWARD:
-        return RATE_rmsnorm_forward;
-    case ZINF_OP_RMSNORM_BACKWARD:
-        return RATE_rmsnorm_backward;
-    case ZINF_OP_ROPE:
-        return RATE_rope;
-    case ZINF_OP_GELU_FORWARD:
-        return RATE_gelu_forward;
-    case ZINF_OP_GELU_BACKWARD:
-        return RATE_gelu_backward;
-    case ZINF_OP_SWIGLU_FORWARD:
-        return RATE_swiglu_forward;
-    case ZINF_OP_SWIGLU_BACKWARD:
-        return RATE_swiglu_backward;
     case ZINF_OP_ADAM:
         return RATE_adam;
     case ZINF_OP_SUM_OF_SQUARES:
@@ -101,7 +67,7 @@ static int rate_of(const zinf_plan *plan, const zinf_instr *instr)
     case ZINF_OP_ACCUMULATE:
         return RATE_accumulate;
     default:
-        return -1;
+        return zinf_step_rate_of(plan, instr);
     }
 }
 
@@ -109,7 +75,8 @@ static double work_of(const zinf_plan *plan, const zinf_instr *instr, int rate)
 {
     if (rate == RATE_adam)
         return (double)plan->operands[instr->operand0].cols;
-    return rate <= RATE_attention ? zinf_instr_flops(plan, instr) : zinf_instr_bytes(plan, instr);
+    return rate <= ZINF_RATE_attention ? zinf_instr_flops(plan, instr)
+                                       : zinf_instr_bytes(plan, instr);
 }
 
 /* Any tokens do. */
@@ -212,10 +179,12 @@ static zinf_status plan_blocks(const probe_options *options, uint64_t available_
                                const struct small_model *small, const struct size *size,
                                zinf_dtype precision, zinf_search_result *ret, zinf_error *err)
 {
-    static const char *const pins[2][4] = {
+    /* after backward, so that an update is beside nothing, and behind the norm */
+    static const char *const pins[2][5] = {
         {"tier.param=device", "tier.grad=device", "tier.optimizer=device",
-         "checkpoint_interval=none"},
-        {"tier.param=nvme", "tier.grad=nvme", "tier.optimizer=nvme", "checkpoint_interval=1"}};
+         "checkpoint_interval=none", "optimizer_time=after"},
+        {"tier.param=nvme", "tier.grad=nvme", "tier.optimizer=nvme", "checkpoint_interval=1",
+         "optimizer_time=after"}};
     const int part = options->quick ? 4 : 1;
     char model_text[600], cluster_text[1200], threads[32], tiles[32],
          micro_batch[32];
@@ -250,7 +219,7 @@ static zinf_status plan_blocks(const probe_options *options, uint64_t available_
         zinf_settings_set(&settings, threads, err) || zinf_settings_set(&settings, tiles, err) ||
         zinf_settings_set(&settings, micro_batch, err))
         return err->status;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         if (zinf_settings_set(&settings, pins[small->stored][i], err))
             return err->status;
     return zinf_search(&model, &cluster, &settings, 1, ret, err);
@@ -282,8 +251,8 @@ static void fit_attention(double rate0, double rate1, int part, double joined[N_
     const double rate = 1 / (1 / rate1 - slope / s1);
 
     if (slope > 0 && rate > 0) {
-        joined[RATE_attention] = rate;
-        joined[RATE_attention_half] = slope * rate;
+        joined[ZINF_RATE_attention] = rate;
+        joined[ZINF_RATE_attention_half] = slope * rate;
     }
 }
 
@@ -333,9 +302,9 @@ static void sum_up(const zinf_plan *plan, const samples *found, const double *us
             continue;
         work[rate] += work_of(plan, instr, rate);
         seconds[rate] += median_s(plan, found, instr);
-        if (usual && rate <= RATE_weight_gradient_bias) {
-            work[RATE_product_memory] += zinf_product_excess(plan, instr);
-            seconds[RATE_product_memory] += median_s(plan, found, instr) -
+        if (usual && rate <= ZINF_RATE_weight_gradient_bias) {
+            work[ZINF_RATE_product_memory] += zinf_product_excess(plan, instr);
+            seconds[ZINF_RATE_product_memory] += median_s(plan, found, instr) -
                                             work_of(plan, instr, rate) / usual[rate];
         }
     }
@@ -382,12 +351,12 @@ zinf_status probe_measure_step(const probe_options *options, uint64_t available_
             if (measure_model(options, available_bytes, compute, &models[TILED], precision,
                               joined, found[TILED], err))
                 return err->status;
-            if (found[TILED][RATE_product_memory] < compute->bandwidth) /* else it is noise */
-                joined[RATE_product_memory] = found[TILED][RATE_product_memory];
+            if (found[TILED][ZINF_RATE_product_memory] < compute->bandwidth) /* else it is noise */
+                joined[ZINF_RATE_product_memory] = found[TILED][ZINF_RATE_product_memory];
         }
-        fit_attention(found[0][RATE_attention], found[1][RATE_attention], options->quick ? 4 : 1,
-                      joined);
-#define X(name, help) rates->name = joined[RATE_##name];
+        fit_attention(found[0][ZINF_RATE_attention], found[1][ZINF_RATE_attention],
+                      options->quick ? 4 : 1, joined);
+#define X(name, help) rates->name = joined[ZINF_RATE_##name];
         ZINF_STEP_RATES(X, X, X)
 #undef X
         step.adam = joined[RATE_adam];

@@ -174,25 +174,30 @@ static void a_weight_its_statistics_were_not_made_with_is_refused(void)
     check_refused(&p, "C4", i, "at its place");
 }
 
+/* The second tile of logits is the first once more; which instruction that is. */
+static uint32_t first_tile_twice(zinf_plan *p)
+{
+    const uint32_t first = find(p, ZINF_PROGRAM_SAMPLE, ZINF_OP_LOGITS, 0);
+    const uint32_t i = find(p, ZINF_PROGRAM_SAMPLE, ZINF_OP_LOGITS, 1);
+
+    for (uint32_t k = 1; k < 3; k++)
+        *operand(p, i, k) = *operand(p, first, k);
+    return i;
+}
+
 static void logits_of_one_tile_twice_are_refused(void)
 {
     zinf_plan p = plan_of(1);
-    const uint32_t first = find(&p, ZINF_PROGRAM_SAMPLE, ZINF_OP_LOGITS, 0);
-    const uint32_t i = find(&p, ZINF_PROGRAM_SAMPLE, ZINF_OP_LOGITS, 1);
-    for (uint32_t k = 1; k < 3; k++)
-        *operand(&p, i, k) = *operand(&p, first, k);
+    const uint32_t i = first_tile_twice(&p);
     check_refused(&p, "C4", i, "it should hold the parameters (of 1)");
 }
 
 static void logits_of_one_tile_in_two_places_are_refused(void)
 {
     zinf_plan p = plan_of(1);
-    const uint32_t first = find(&p, ZINF_PROGRAM_SAMPLE, ZINF_OP_LOGITS, 0);
-    const uint32_t i = find(&p, ZINF_PROGRAM_SAMPLE, ZINF_OP_LOGITS, 1);
-    for (uint32_t k = 1; k < 3; k++)
-        *operand(&p, i, k) = *operand(&p, first, k);
+    const uint32_t i = first_tile_twice(&p);
     operand(&p, i, 2)->offset = more_arena(&p, operand(&p, i, 2)->bytes);
-    p.instrs[i].unit = p.instrs[first].unit;
+    p.instrs[i].unit = p.instrs[find(&p, ZINF_PROGRAM_SAMPLE, ZINF_OP_LOGITS, 0)].unit;
     check_refused(&p, "C4", i, "is not the tile that comes next");
 }
 
