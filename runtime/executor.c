@@ -518,7 +518,7 @@ zinf_status zinf_executor_run(zinf_executor *executor, zinf_program_kind program
     for (unsigned q = 0; q < ZINF_N_QUEUES; q++) {
         zinf_lane *lane = &executor->lanes[q];
         atomic_store(&lane->done, 0);
-        lane->busy_ns = 0;
+        lane->busy_ns = lane->cpu_ns = 0;
         lane->n_trace = 0;
         lane->random = executor->delay_seed
                            ? (executor->delay_seed + q + 1) * 0x9e3779b97f4a7c15 | 1 : 0;
@@ -550,6 +550,11 @@ zinf_status zinf_executor_run(zinf_executor *executor, zinf_program_kind program
 uint64_t zinf_executor_busy_ns(const zinf_executor *executor, zinf_queue queue)
 {
     return executor->lanes[queue].busy_ns;
+}
+
+uint64_t zinf_executor_cpu_ns(const zinf_executor *executor, zinf_queue queue)
+{
+    return executor->lanes[queue].cpu_ns;
 }
 
 uint64_t zinf_executor_wall_ns(const zinf_executor *executor)

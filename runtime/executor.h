@@ -68,6 +68,8 @@ zinf_status zinf_executor_run(zinf_executor *executor, zinf_program_kind program
 
 /* Time with at least one instruction running, of the last run. */
 uint64_t zinf_executor_busy_ns(const zinf_executor *executor, zinf_queue queue);
+/* Of a core, by the thread of a read or write queue, in the last run; 0 of other queues. */
+uint64_t zinf_executor_cpu_ns(const zinf_executor *executor, zinf_queue queue);
 /* Wall time of the last run. */
 uint64_t zinf_executor_wall_ns(const zinf_executor *executor);
 

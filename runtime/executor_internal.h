@@ -61,7 +61,7 @@ typedef struct zinf_lane {
     pthread_mutex_t mutex;
     pthread_cond_t grown;
 
-    uint64_t busy_ns, random;
+    uint64_t busy_ns, cpu_ns, random;
     zinf_trace_entry *trace;
     uint64_t n_trace, trace_capacity;
 

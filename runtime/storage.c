@@ -51,6 +51,7 @@ struct zinf_channel {
     const zinf_storage_ops *ops;
     void *queue;
     zinf_block *blocks, *free; /* [depth] */
+    zinf_io *first, *last;     /* not all of whose blocks were started, in order */
     uint32_t n_in_flight;
     int broken; /* errno of a queue that works no more */
     failure failed;
@@ -311,6 +312,8 @@ static void fail_block(zinf_channel *c, zinf_block *block, int error)
 
     if (!io->error)
         io->error = error;
+    if (io == c->first) /* the rest of it is not started; those behind it were not begun */
+        c->first = io->next;
     if (!c->failed.io)
         c->failed = (failure){io, block->offset, block->bytes};
     const uint32_t moved = block->size - block->bytes;
@@ -373,23 +376,46 @@ static void take(zinf_channel *c, zinf_block *block)
     c->ops->start(c->queue, block);
 }
 
-/* Collects what has finished; with wait at least one block (which may have to go on). */
-static void drive(zinf_channel *c, bool wait)
+/* Starts blocks of what waits, in order, while there is room. */
+static void feed(zinf_channel *c)
+{
+    while (c->first && c->free) {
+        zinf_io *io = c->first;
+        const uint64_t at = io->submitted_bytes, left = io->bytes - at;
+        const uint64_t block_bytes = c->storage->options.block_bytes;
+        const uint64_t bytes = left < block_bytes ? left : block_bytes;
+        zinf_block *block = c->free;
+        c->free = block->next_free;
+        c->n_in_flight++;
+        *block = (zinf_block){
+            .io = io, .fd = c->storage->fd, .write = io->write, .offset = io->offset + at,
+            .bytes = (uint32_t)bytes, .size = (uint32_t)bytes, .buffer = (char *)io->buffer + at,
+        };
+        io->submitted_bytes += bytes;
+        if (bytes == left) /* it may be gone as soon as it is over */
+            c->first = io->next;
+        c->ops->start(c->queue, block);
+    }
+}
+
+/* Takes what has finished, and starts in its place what waits: once over, lest a device that is
+ * done at once keep the caller until all is. With wait at least one block (which may have to go
+ * on). */
+void zinf_channel_advance(zinf_channel *c, bool wait)
 {
     zinf_block *ended[REAP];
-    int n;
 
-    do {
-        n = c->broken ? 0 : c->ops->reap(c->queue, wait && c->n_in_flight, REAP, ended);
-        if (n < 0) {
-            if (n != -EINTR)
-                c->broken = -n;
-            return;
-        }
+    for (int turn = 0; turn < 2 && !c->broken; turn++) {
+        feed(c);
+        const int n = c->ops->reap(c->queue, wait && c->n_in_flight, REAP, ended);
+        if (n < 0 && n != -EINTR)
+            c->broken = -n;
         for (int i = 0; i < n; i++)
             take(c, ended[i]);
+        if (n <= 0)
+            return;
         wait = false;
-    } while (n == REAP);
+    }
 }
 
 static zinf_status refuse_broken(const zinf_channel *c, const zinf_io *io, zinf_error *err)
@@ -435,27 +461,18 @@ zinf_status zinf_channel_submit(zinf_channel *c, zinf_io *io, zinf_error *err)
                          io->bytes, io->buffer, s->bytes, s->path);
     if (check_size(s, io, err))
         return err->status;
+    if (c->broken)
+        return refuse_broken(c, io, err);
     io->error = 0;
-    while (io->submitted_bytes < io->bytes && !io->error) {
-        while (!c->free && !c->broken)
-            drive(c, true);
-        if (c->broken)
-            return refuse_broken(c, io, err);
-        if (io->error)
-            break;
-        const uint64_t at = io->submitted_bytes, left = io->bytes - at;
-        const uint64_t bytes = left < s->options.block_bytes ? left : s->options.block_bytes;
-        zinf_block *block = c->free;
-        c->free = block->next_free;
-        c->n_in_flight++;
-        *block = (zinf_block){
-            .io = io, .fd = s->fd, .write = io->write, .offset = io->offset + at,
-            .bytes = (uint32_t)bytes, .size = (uint32_t)bytes, .buffer = (char *)io->buffer + at,
-        };
-        io->submitted_bytes += bytes;
-        c->ops->start(c->queue, block);
-    }
-    drive(c, false);
+    if (!io->bytes)
+        return ZINF_OK;
+    io->next = NULL;
+    if (c->first)
+        c->last->next = io;
+    else
+        c->first = io;
+    c->last = io;
+    zinf_channel_advance(c, false);
     return ZINF_OK;
 }
 
@@ -483,8 +500,8 @@ static zinf_status report(const zinf_channel *c, const zinf_io *io, zinf_error *
 
 zinf_status zinf_channel_wait(zinf_channel *c, zinf_io *io, zinf_error *err)
 {
-    while (!is_over(io) && !c->broken && c->n_in_flight)
-        drive(c, true);
+    while (!is_over(io) && !c->broken && (c->first || c->n_in_flight))
+        zinf_channel_advance(c, true);
     if (is_over(io) && !io->error)
         return ZINF_OK;
     return c->broken && !io->error ? refuse_broken(c, io, err) : report(c, io, err);
@@ -493,16 +510,16 @@ zinf_status zinf_channel_wait(zinf_channel *c, zinf_io *io, zinf_error *err)
 bool zinf_channel_done(zinf_channel *c, zinf_io *io)
 {
     if (!is_over(io))
-        drive(c, false);
-    return is_over(io) || c->broken || !c->n_in_flight;
+        zinf_channel_advance(c, false);
+    return is_over(io) || c->broken || !(c->first || c->n_in_flight);
 }
 
 void zinf_channel_close(zinf_channel *c)
 {
     if (!c)
         return;
-    while (c->n_in_flight && !c->broken)
-        drive(c, true);
+    while ((c->first || c->n_in_flight) && !c->broken)
+        zinf_channel_advance(c, true);
     c->ops->close(c->queue);
     free(c->blocks);
     free(c);

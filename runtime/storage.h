@@ -38,7 +38,7 @@ const char *zinf_storage_path(const zinf_storage *storage);
 /* A channel is used by one thread; it has its own ring, or its own threads. */
 zinf_status zinf_channel_open(zinf_storage *storage, zinf_channel **ret_channel,
                               zinf_error *err);
-void zinf_channel_close(zinf_channel *channel); /* accepts NULL; waits for what is in flight */
+void zinf_channel_close(zinf_channel *channel); /* accepts NULL; waits for what was submitted */
 
 /* One transfer; the caller keeps it and its buffer alive until zinf_channel_wait returned. */
 typedef struct zinf_io {
@@ -49,13 +49,19 @@ typedef struct zinf_io {
     /* the channel's */
     uint64_t submitted_bytes, done_bytes;
     int error;
+    struct zinf_io *next;
 } zinf_io;
 
-/* Starts a transfer, split into blocks; waits only for room in the queue. */
+/* Puts a transfer behind those that were submitted before it. It is split into blocks, and as many
+ * are started as the queue has room for: the others whenever the channel is called again, so a
+ * transfer goes on only while its thread waits or advances. */
 zinf_status zinf_channel_submit(zinf_channel *channel, zinf_io *io, zinf_error *err);
 /* Until this transfer is complete, in whatever order the others finish. */
 zinf_status zinf_channel_wait(zinf_channel *channel, zinf_io *io, zinf_error *err);
 /* True if zinf_channel_wait would return at once; drives completions without blocking. */
 bool zinf_channel_done(zinf_channel *channel, zinf_io *io);
+/* Takes what has finished and starts what there is room for; with wait, if anything is in flight,
+ * not before a block of any transfer has finished. */
+void zinf_channel_advance(zinf_channel *channel, bool wait);
 
 #endif

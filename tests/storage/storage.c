@@ -169,6 +169,47 @@ static void what_is_written_reads_back_for_odd_blocks_and_depths(void)
         }
 }
 
+/* What waits for room is moved while its thread waits for others, and is not waited for. */
+static void a_transfer_behind_a_full_queue_is_put_in_line(void)
+{
+    enum { DEPTH = 4, BLOCKS = 64, BYTES = BLOCKS * PAGE, N = 3 };
+
+    for (int e = 0; e < N_ENGINES; e++) {
+        zinf_storage *s = open_or_skip(engines[e], N * BYTES, PAGE, DEPTH);
+        zinf_channel *c;
+        zinf_io ios[N];
+        if (!s)
+            continue;
+        char *out = pages(N * BYTES), *in = pages(BYTES);
+        fill(out, N * BYTES, 3);
+        CHECK(!zinf_channel_open(s, &c, &err));
+        for (int i = 0; i < N; i++) {
+            ios[i] = (zinf_io){.write = true, .offset = (uint64_t)i * BYTES, .bytes = BYTES,
+                               .buffer = out + i * BYTES, .what = "in line"};
+            CHECK(!zinf_channel_submit(c, &ios[i], &err));
+        }
+        CHECK(ios[N - 1].submitted_bytes == 0);
+        CHECK(!zinf_channel_wait(c, &ios[0], &err) && ios[0].done_bytes == BYTES);
+        CHECK(ios[N - 1].submitted_bytes == 0); /* at most what fits behind the first's end */
+        while (!zinf_channel_done(c, &ios[1]))
+            zinf_channel_advance(c, true);
+        CHECK(ios[N - 1].done_bytes < BYTES);
+        CHECK(!zinf_channel_wait(c, &ios[N - 1], &err));
+        for (int i = 0; i < N; i++) {
+            zinf_io read = {.offset = (uint64_t)i * BYTES, .bytes = BYTES, .buffer = in};
+            CHECK(!zinf_channel_submit(c, &read, &err) && !zinf_channel_wait(c, &read, &err));
+            CHECK(!memcmp(in, out + i * BYTES, BYTES));
+        }
+        zinf_channel_advance(c, true); /* of nothing in flight: at once */
+        CHECK(!zinf_channel_submit(c, &ios[0], &err) && !zinf_channel_submit(c, &ios[1], &err));
+        zinf_channel_close(c);
+        CHECK(ios[1].done_bytes == BYTES); /* closing waits for those in line, too */
+        zinf_storage_close(s);
+        free(in);
+        free(out);
+    }
+}
+
 static void many_transfers_in_flight_finish_in_any_order(void)
 {
     enum { N = 50, BYTES = 7 * PAGE };
@@ -743,6 +784,7 @@ int main(void)
     if (!mkdtemp(directory))
         return 1;
     RUN(what_is_written_reads_back_for_odd_blocks_and_depths);
+    RUN(a_transfer_behind_a_full_queue_is_put_in_line);
     RUN(many_transfers_in_flight_finish_in_any_order);
     RUN(close_waits_for_what_is_in_flight);
     RUN(a_thousand_operations_open_and_allocate_nothing);
