@@ -94,6 +94,7 @@ static void describe(zinf_plan *plan, const zinf_model *m, const zinf_cluster *c
     plan->machine.unified = c->unified;
     plan->machine.shared_cores = !strcmp(c->device.kind, "cpu");
     plan->machine.overlap_read_write = c->nvme.overlap;
+    plan->machine.storage_core = c->nvme.core;
     plan->decisions = *d;
     for (unsigned t = 0; t < ZINF_TIER_SCALAR; t++) {
         plan->machine.capacity_bytes[t] = zinf_capacity(c, t);

@@ -80,6 +80,7 @@ typedef struct zinf_cluster {
         uint32_t n_paths, depth; /* depth: requests in flight */
         uint64_t capacity_bytes, block_bytes;
         double read, write, latency;
+        double core;  /* bytes/s that a core moves which computes, too; 0: not known */
         bool overlap; /* reads and writes do not slow each other down (default true) */
     } nvme;
     struct {

@@ -161,6 +161,8 @@ static const zinf_spec_key keys[] = {
      "requests in flight"},
     BOOL("cluster.nvme.overlap", C(nvme.overlap), "true",
          "reads and writes do not slow each other down"),
+    RATE("cluster.nvme.core", C(nvme.core), "-", "4 GB/s", "that one core of a CPU that also "
+         "computes can move, checksums made and compared; not given: any"),
     SECTION("cluster.links", "-", "what joins the parts"),
     SECTION("cluster.links.host_device", "-", "host and device; needed unless unified"),
     RATE("cluster.links.host_device.per_device", C(links.host_device_per_device), NULL, "12 GB/s",

@@ -20,7 +20,7 @@
 #include "kernels/dtype.h"
 #include "runtime/error.h"
 
-#define ZINF_PLAN_VERSION 5
+#define ZINF_PLAN_VERSION 6
 enum { ZINF_NAME_BYTES = 64, ZINF_PAGE = 4096, ZINF_MAX_OPERANDS = 10 };
 #define ZINF_NONE UINT32_MAX /* "no index" in every 32-bit index field */
 
@@ -267,6 +267,7 @@ typedef struct zinf_machine_info {
     uint64_t overhead_bytes[ZINF_N_TIERS]; /* stated, outside the arenas */
     uint64_t capacity_bytes[ZINF_N_TIERS];
     uint64_t overlap_read_write; /* 1: read and write do not slow each other down */
+    double storage_core; /* bytes/s of storage that one of the shared cores serves; 0: any */
 } zinf_machine_info;
 
 /* Arrays are owned by the plan (one zinf_plan_free); indices are checked by zinf_plan_read. */

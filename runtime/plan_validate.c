@@ -87,6 +87,7 @@ static zinf_status check_fixed(const zinf_plan *plan, zinf_error *err)
         {"predicted.step_s", plan->predicted.step_s, DBL_MAX},
         {"predicted.flops_per_step", plan->predicted.flops_per_step, DBL_MAX},
         {"predicted.peak_flops", plan->predicted.peak_flops, DBL_MAX},
+        {"machine.storage_core", machine->storage_core, DBL_MAX},
         {"model.norm_eps", model->norm_eps, DBL_MAX},
         {"model.rope_theta", model->rope_theta, DBL_MAX},
         {"model.rope_factor", model->rope_factor, DBL_MAX},

@@ -94,21 +94,33 @@ static double threads(const zinf_plan *plan, int queue)
                ? 1 : (double)plan->decisions.n_threads;
 }
 
+/* Of the cores that all share, what a queue's thread takes while its instruction runs at its full
+ * rate: of storage's, which sleep meanwhile. */
+static double cores_of_transfer(const zinf_plan *plan, const zinf_instr *instr)
+{
+    if (!plan->machine.shared_cores || plan->machine.storage_core <= 0 ||
+        (instr->queue != ZINF_QUEUE_READ && instr->queue != ZINF_QUEUE_WRITE))
+        return 0;
+    const double busy_ns = 1e9 * (double)plan->operands[instr->operand0].bytes /
+                           plan->machine.storage_core;
+    return busy_ns < instr->cost_ns ? busy_ns / instr->cost_ns : 1;
+}
+
 static bool run(simulation *s, double *ret_total)
 {
-    double now = 0, left[ZINF_N_QUEUES] = {0};
+    double now = 0, left[ZINF_N_QUEUES] = {0}, cores[ZINF_N_QUEUES] = {0};
     bool active[ZINF_N_QUEUES] = {false};
     uint32_t done = 0;
-    const double n_cores = (double)s->plan->decisions.n_threads;
 
     while (done < s->n_events) {
         int sharing[3] = {0}, n_active = 0;
-        double n_threads = 0;
+        double n_threads = 0, n_cores = (double)s->plan->decisions.n_threads;
         for (int q = 0; q < ZINF_N_QUEUES; q++) {
             if (!active[q] && s->next[q] < s->n_order[q] && ready(s, q)) {
                 zinf_event *event = &s->events[s->order[q][s->next[q]]];
                 active[q] = true;
                 left[q] = s->plan->instrs[event->instr].cost_ns;
+                cores[q] = cores_of_transfer(s->plan, &s->plan->instrs[event->instr]);
                 event->start_ns = now;
             }
             n_active += active[q];
@@ -120,12 +132,14 @@ static bool run(simulation *s, double *ret_total)
             return false;
         double rate[ZINF_N_QUEUES], step = -1;
         for (int q = 0; q < ZINF_N_QUEUES; q++) {
-            const int g = group(s->plan, q);
-            const bool shared = g && sharing[g] > 1;
-            /* Threads share cores fairly. A disk serves reads first: they are awaited. */
-            rate[q] = !shared             ? 1.0
-                      : g == STORAGE_GROUP ? q == ZINF_QUEUE_READ
-                                           : n_threads > n_cores ? n_cores / n_threads : 1.0;
+            rate[q] = group(s->plan, q) == STORAGE_GROUP && sharing[STORAGE_GROUP] > 1 ? 0.5 : 1;
+            n_cores -= active[q] ? rate[q] * cores[q] : 0;
+        }
+        if (n_cores < 0.5 * (double)s->plan->decisions.n_threads) /* they are no more entitled */
+            n_cores = 0.5 * (double)s->plan->decisions.n_threads;
+        for (int q = 0; q < ZINF_N_QUEUES; q++) {
+            if (group(s->plan, q) == CORES_GROUP && n_threads > n_cores)
+                rate[q] = n_cores / n_threads;
             if (active[q] && (step < 0 || left[q] / rate[q] < step))
                 step = left[q] / rate[q];
         }

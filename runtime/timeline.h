@@ -26,10 +26,11 @@ typedef struct zinf_timeline {
  * update, upload and download where machine.shared_cores, read and write unless
  * machine.overlap_read_write. Cores are shared by threads: as many as there are cores (that is
  * decisions.n_threads) for compute, update and collectives, one that copies for upload and
- * download. Of storage's two, a read goes on and a write stands still, as disks serve them. So
+ * download; what machine.storage_core says is taken from them by a read or a write, whose threads
+ * sleep most of the time and are let in first. A read and a write have half of the device each. So
  * total is at least every queue's time alone and at most their sum. A loop of more than three
- * iterations is extrapolated from the
- * third. Errors: out of memory; a wait that is never satisfied (a deadlock). */
+ * iterations is extrapolated from the third. Errors: out of memory; a wait that is never satisfied
+ * (a deadlock). */
 zinf_status zinf_timeline_run(const zinf_plan *plan, zinf_program_kind program,
                               zinf_timeline *ret_timeline, zinf_error *err);
 void zinf_timeline_free(zinf_timeline *timeline); /* accepts a zeroed one */

@@ -343,6 +343,8 @@ static void write_cluster(FILE *out, const probe_options *options, uint64_t avai
         print_size(out, nvme->capacity_bytes >> 20 << 20);
         fprintf(out, "\n    read: %.3f GB/s\n    write: %.3f GB/s\n    latency: %.1f us\n",
                 nvme->read / 1e9, nvme->write / 1e9, 1e6 * nvme->latency_s);
+        if (nvme->core > 0)
+            fprintf(out, "    core: %.3f GB/s\n", nvme->core / 1e9);
         fprintf(out, "    block: ");
         print_size(out, nvme->block_bytes);
         fprintf(out, "\n    depth: %" PRIu32 "\n    overlap: %s\n", nvme->depth,

@@ -58,6 +58,7 @@ typedef struct probe_nvme {
     uint64_t capacity_bytes, block_bytes;
     uint32_t depth;
     double read, write, latency_s; /* bytes/s */
+    double core; /* bytes/s that a core moves; 0: not measured */
     bool overlap;
     const char *directory;
 } probe_nvme;

@@ -54,6 +54,7 @@ static const double ENOUGH_S = 2; /* of a model's steps */
 typedef struct samples {
     double (*seconds)[MOST_STEPS]; /* [n_instrs] */
     double update[MOST_STEPS];     /* time that its transfers take alone, to its time */
+    double core[MOST_STEPS];       /* bytes that a second of a core transfers */
     int n;                         /* steps */
 } samples;
 
@@ -94,37 +95,75 @@ static zinf_status random_tokens(void *context, uint64_t n, uint64_t cols, int32
     return ZINF_OK;
 }
 
+static int compare_starts(const void *a, const void *b)
+{
+    const zinf_trace_entry *x = a, *y = b;
+
+    return x->start_ns < y->start_ns ? -1 : x->start_ns > y->start_ns;
+}
+
+/* Seconds in which anything was read or written after `begin_ns`; ret_bytes: by queue. */
+static double transfers_s(const zinf_plan *plan, const zinf_executor *executor, uint64_t begin_ns,
+                          double ret_bytes[ZINF_N_QUEUES])
+{
+    uint64_t n_reads, n_writes, n = 0, end_ns = begin_ns, busy_ns = 0;
+    const zinf_trace_entry *reads = zinf_executor_trace(executor, ZINF_QUEUE_READ, &n_reads);
+    const zinf_trace_entry *writes = zinf_executor_trace(executor, ZINF_QUEUE_WRITE, &n_writes);
+    zinf_trace_entry *all = calloc(n_reads + n_writes + 1, sizeof *all);
+
+    if (!all)
+        return 0;
+    for (uint64_t i = 0; i < n_reads + n_writes; i++) {
+        const zinf_trace_entry *e = i < n_reads ? &reads[i] : &writes[i - n_reads];
+        const zinf_instr *instr = &plan->instrs[e->instr];
+        if (e->end_ns <= begin_ns)
+            continue;
+        const uint64_t from = e->start_ns > begin_ns ? e->start_ns : begin_ns;
+        ret_bytes[instr->queue] += (double)plan->operands[instr->operand0].bytes *
+                                   (double)(e->end_ns - from) /
+                                   (double)(e->end_ns - e->start_ns + 1);
+        all[n++] = *e;
+    }
+    qsort(all, n, sizeof *all, compare_starts);
+    for (uint64_t i = 0; i < n; i++) {
+        const uint64_t from = all[i].start_ns > end_ns ? all[i].start_ns : end_ns;
+        busy_ns += all[i].end_ns > from ? all[i].end_ns - from : 0;
+        end_ns = all[i].end_ns > end_ns ? all[i].end_ns : end_ns;
+    }
+    free(all);
+    return 1e-9 * (double)busy_ns;
+}
+
 /* Of what was read and written after the gradients' norm was known: the time that it takes
- * alone, to the time it took. */
+ * alone, to the time with any of it in flight. */
 static double update_share(const zinf_plan *plan, const zinf_executor *executor,
                            const probe_nvme *nvme)
 {
-    uint64_t begin = 0, end = 0, n;
-    double alone[2] = {0};
+    double bytes[ZINF_N_QUEUES] = {0};
+    uint64_t begin_ns = 0, n;
 
     for (unsigned q = 0; q < ZINF_N_QUEUES; q++) {
         const zinf_trace_entry *entries = zinf_executor_trace(executor, (zinf_queue)q, &n);
         for (uint64_t i = 0; i < n; i++)
             if (plan->instrs[entries[i].instr].opcode == ZINF_OP_CLIP)
-                begin = entries[i].end_ns;
+                begin_ns = entries[i].end_ns;
     }
-    for (unsigned q = ZINF_QUEUE_READ; q <= ZINF_QUEUE_WRITE; q++) {
-        const bool write = q == ZINF_QUEUE_WRITE;
-        const zinf_trace_entry *entries = zinf_executor_trace(executor, (zinf_queue)q, &n);
-        for (uint64_t i = 0; i < n; i++) {
-            const zinf_trace_entry *e = &entries[i];
-            const uint64_t bytes = plan->operands[plan->instrs[e->instr].operand0].bytes;
-            if (e->end_ns <= begin)
-                continue;
-            const uint64_t from = e->start_ns > begin ? e->start_ns : begin;
-            alone[write] += (double)bytes / (write ? nvme->write : nvme->read) *
-                            (double)(e->end_ns - from) / (double)(e->end_ns - e->start_ns + 1);
-            end = e->end_ns > end ? e->end_ns : end;
-        }
-    }
-    const double most = alone[0] > alone[1] ? alone[0] : alone[1];
-    return end > begin ? (nvme->overlap ? most : alone[0] + alone[1]) /
-                             (1e-9 * (double)(end - begin)) : 0;
+    const double busy_s = transfers_s(plan, executor, begin_ns, bytes);
+    const double read_s = bytes[ZINF_QUEUE_READ] / nvme->read;
+    const double write_s = bytes[ZINF_QUEUE_WRITE] / nvme->write;
+    const double most_s = read_s > write_s ? read_s : write_s;
+    return busy_s > 0 ? (nvme->overlap ? most_s : read_s + write_s) / busy_s : 0;
+}
+
+/* Bytes that a second of a core moved in the whole step. */
+static double core_rate(const zinf_plan *plan, const zinf_executor *executor)
+{
+    double bytes[ZINF_N_QUEUES] = {0};
+    const uint64_t cpu_ns = zinf_executor_cpu_ns(executor, ZINF_QUEUE_READ) +
+                            zinf_executor_cpu_ns(executor, ZINF_QUEUE_WRITE);
+
+    transfers_s(plan, executor, 0, bytes);
+    return cpu_ns ? 1e9 * (bytes[ZINF_QUEUE_READ] + bytes[ZINF_QUEUE_WRITE]) / (double)cpu_ns : 0;
 }
 
 static void add_step(const zinf_executor *executor, samples *found)
@@ -162,11 +201,13 @@ static zinf_status train(const probe_options *options, const zinf_plan *plan,
             break;
         if (env.step == 0) /* everything is touched for the first time */
             begin = probe_now();
-        else if (nvme)
+        else if (nvme) {
+            found->core[found->n] = core_rate(plan, executor);
             found->update[found->n++] = update_share(plan, executor, nvme);
+        }
         else
             add_step(executor, found);
-        if (found->n >= LEAST_STEPS && probe_now() - begin > ENOUGH_S)
+        if (found->n >= (nvme ? 2 * LEAST_STEPS : LEAST_STEPS) && probe_now() - begin > ENOUGH_S)
             break;
     }
     zinf_executor_close(executor);
@@ -386,6 +427,8 @@ zinf_status probe_measure_update(const probe_options *options, uint64_t availabl
                 " (%d samples)\n", share.median, 100 * share.spread, share.n);
         nvme->read *= share.median;
         nvme->write *= share.median;
+        nvme->core = probe_summarise(found.core, found.n).median;
+        fprintf(stderr, "  %-34s %9.2f GB/s\n", "storage, moved by one core", nvme->core / 1e9);
     }
     zinf_search_free(&made);
     if (err->status == ZINF_DOES_NOT_FIT) /* a small disk: what was measured alone must do */

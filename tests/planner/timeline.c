@@ -222,6 +222,47 @@ static void a_copy_takes_one_thread_of_the_cores(void)
     }
 }
 
+/* A read of 100 ns beside a write of 60 ns, and a product of 300 ns of two threads: each transfer
+ * moves at half its rate while both run, and takes from the cores what a core needs for it. */
+static void transfers_share_the_device_and_take_from_the_cores(void)
+{
+    zinf_operand operands[] = {{.bytes = 500}, {.bytes = 300}, {.bytes = 0}};
+    zinf_instr instrs[] = {{.queue = ZINF_QUEUE_READ, .cost_ns = 100, .operand0 = 0},
+                           {.queue = ZINF_QUEUE_WRITE, .cost_ns = 60, .operand0 = 1},
+                           {.queue = ZINF_QUEUE_COMPUTE, .cost_ns = 300, .operand0 = 2}};
+    zinf_segment segment = {.first_instr = 0, .n_instrs = 3, .count = 1};
+    zinf_plan plan = {.instrs = instrs, .operands = operands, .segments = &segment, .n_instrs = 3,
+                      .n_segments = 1, .n_operands = 3, .machine.shared_cores = true,
+                      .decisions.n_threads = 2,
+                      .programs[ZINF_PROGRAM_STEP] = {.first_segment = 0, .n_segments = 1}};
+    zinf_timeline t;
+    zinf_error err = {0};
+
+    for (int round = 0; round < 3; round++) {
+        /* 5 bytes a ns: half a core at 10 GB/s; at 1 GB/s it would be five, and half of both are
+         * the team's */
+        const double rates[] = {0, 10e9, 1e9}, cores[] = {0, 0.5, 1};
+        plan.machine.storage_core = rates[round];
+        for (int overlap = 0; overlap < 2; overlap++) {
+            plan.machine.overlap_read_write = (uint64_t)overlap;
+            CHECK(zinf_timeline_run(&plan, ZINF_PROGRAM_STEP, &t, &err) == ZINF_OK);
+            const double both = overlap ? 60 : 120, read = overlap ? 100 : 160;
+            CHECK(fabs(t.busy_ns[ZINF_QUEUE_WRITE] - both) < 1e-9);
+            CHECK(fabs(t.busy_ns[ZINF_QUEUE_READ] - read) < 1e-9);
+            const double taken = fmin(1, overlap ? 2 * cores[round] : cores[round]);
+            const double done = both * (2 - taken) / 2 + (read - both) * (2 - cores[round]) / 2;
+            CHECK_MESSAGE(fabs(t.busy_ns[ZINF_QUEUE_COMPUTE] - (read + 300 - done)) < 1e-9,
+                          "compute %g, %g expected", t.busy_ns[ZINF_QUEUE_COMPUTE],
+                          read + 300 - done);
+            zinf_timeline_free(&t);
+        }
+    }
+    plan.machine.shared_cores = false; /* an accelerator computes */
+    CHECK(zinf_timeline_run(&plan, ZINF_PROGRAM_STEP, &t, &err) == ZINF_OK);
+    CHECK(fabs(t.busy_ns[ZINF_QUEUE_COMPUTE] - 300) < 1e-9);
+    zinf_timeline_free(&t);
+}
+
 static void loops_agree_with_full_unrolling(void)
 {
     static const uint64_t counts[] = {1, 2, 3, 4, 8, 20};
@@ -367,6 +408,7 @@ int main(void)
 {
     RUN(totals_are_bounded_and_waits_are_kept);
     RUN(a_copy_takes_one_thread_of_the_cores);
+    RUN(transfers_share_the_device_and_take_from_the_cores);
     RUN(loops_agree_with_full_unrolling);
     RUN(a_cycle_of_waits_is_a_deadlock);
     RUN(probes_of_a_few_blocks_foretell_deep_plans);
