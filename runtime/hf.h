@@ -27,6 +27,10 @@ zinf_status zinf_hf_open(const char *directory, const zinf_plan *plan,
 zinf_status zinf_hf_get(zinf_hf_reader *reader, uint32_t tensor, uint64_t first, uint64_t n,
                         float *ret_values, zinf_error *err);
 uint32_t zinf_hf_dtype(const zinf_hf_reader *reader, uint32_t tensor); /* as it is stored */
+/* The files of weights, for whoever compares them: the descriptor is valid until the next call. */
+uint32_t zinf_hf_n_files(const zinf_hf_reader *reader);
+zinf_status zinf_hf_file(zinf_hf_reader *reader, uint32_t index, const char **ret_name,
+                         int *ret_fd, uint64_t *ret_bytes, zinf_error *err);
 void zinf_hf_close(zinf_hf_reader *reader); /* accepts NULL */
 
 typedef struct zinf_hf_options {

@@ -21,6 +21,7 @@
 #include "runtime/executor.h"
 #include "runtime/files.h"
 #include "runtime/hf.h"
+#include "runtime/inputs.h"
 #include "runtime/nonfinite.h"
 #include "runtime/overhead.h"
 #include "runtime/params_hash.h"
@@ -171,29 +172,18 @@ static uint64_t hash_text(const char *text)
     return text ? XXH64(text, strlen(text), 0) : 0;
 }
 
-/* What every rank must agree on, beside the plan. */
-static zinf_status compare_inputs(session *s, uint64_t checkpoint, zinf_error *err)
+/* What every rank must agree on, beside the plan. pretrained: of --init, or NULL. */
+static zinf_status compare_inputs(session *s, zinf_hf_reader *pretrained, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
-    uint64_t data = 0, val = 0, eval = 0;
-
-    if (s->data)
-        zinf_data_identity(s->data, &data, err);
-    if (s->val && !err->status)
-        zinf_data_identity(s->val, &val, err);
-    if (s->eval && !err->status)
-        zinf_data_identity(s->eval, &eval, err);
-    if (zinf_ranks_together(s->ranks, err))
-        return err->status;
     const zinf_ranks_fact facts[] = {
-        {"--data", data},
-        {"--val", val},
-        {"--eval", eval},
+        {"--data", s->data != NULL},
+        {"--val", s->val != NULL},
+        {"--eval", s->eval != NULL},
+        {"--init", pretrained != NULL},
         {"--steps", s->steps},
         {"step to begin at", s->progress.step},
         {"position in the data", s->progress.data_position},
-        {"checkpoint to resume", checkpoint},
-        {"--init", hash_text(o->init)},
         {"--save", hash_text(o->save)},
         {"--save-every", o->save_every},
         {"--val-every", o->val_every},
@@ -204,7 +194,21 @@ static zinf_status compare_inputs(session *s, uint64_t checkpoint, zinf_error *e
         {"--temperature", (uint64_t)(o->temperature * 1e9)},
     };
 
-    return zinf_ranks_compare(s->ranks, facts, sizeof facts / sizeof *facts, err);
+    if (zinf_ranks_compare(s->ranks, facts, sizeof facts / sizeof *facts, err))
+        return err->status;
+    const struct {
+        const char *option;
+        zinf_data *data;
+    } files[] = {{"--data", s->data}, {"--val", s->val}, {"--eval", s->eval}};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        const zinf_input input = zinf_input_data(files[i].option, files[i].data);
+        if (files[i].data && zinf_inputs_compare(s->ranks, &input, err))
+            return err->status;
+    }
+    if (!pretrained)
+        return ZINF_OK;
+    const zinf_input input = zinf_input_model(pretrained);
+    return zinf_inputs_compare(s->ranks, &input, err);
 }
 
 static zinf_status read_plan(session *s, zinf_error *err)
@@ -220,8 +224,9 @@ static zinf_status read_plan(session *s, zinf_error *err)
     if (zinf_ranks_together(s->ranks, err))
         return err->status;
     const zinf_run_options *o = s->options;
-    const zinf_ranks_fact facts[] = { /* an export is tried together, before all else is known */
+    const zinf_ranks_fact facts[] = { /* what is done together before all else is known */
         {"plan", s->plan.hash},
+        {"--resume", o->resume != NULL},
         {"--export", hash_text(o->export)},
         {"--export-dtype", o->export_dtype},
         {"--export-shard", o->export_shard_bytes},
@@ -381,11 +386,26 @@ static zinf_status continue_log(session *s, zinf_error *err)
     return ZINF_OK;
 }
 
+/* Each copy of it is read once, by all ranks that have that one. */
+static zinf_status check_checkpoint(session *s, zinf_checkpoint_reader *reader,
+                                    zinf_error *err)
+{
+    const zinf_ranks_fact fact = {"checkpoint to resume", zinf_checkpoint_identity(reader)};
+    const zinf_input input = zinf_input_checkpoint(reader);
+    zinf_input_share share;
+
+    if (zinf_ranks_compare(s->ranks, &fact, 1, err) ||
+        zinf_inputs_share(s->ranks, &input, &share, err))
+        return err->status;
+    zinf_checkpoint_check(reader, share.index, share.n, err);
+    return zinf_ranks_together(s->ranks, err);
+}
+
 static zinf_status open_checkpoint(session *s, zinf_checkpoint_reader **ret_reader,
                                    zinf_error *err)
 {
-    if (zinf_checkpoint_open(s->options->resume, &s->plan, s->ranks->collective->rank,
-                             s->ranks->collective->n_ranks, ret_reader, &s->progress, err) ||
+    zinf_checkpoint_open(s->options->resume, &s->plan, ret_reader, &s->progress, err);
+    if (zinf_ranks_together(s->ranks, err) || check_checkpoint(s, *ret_reader, err) ||
         reserve_place(s, err) || continue_log(s, err))
         return err->status;
     if (s->progress.seed != s->plan.job.seed)
@@ -411,7 +431,7 @@ static zinf_status begin(session *s, zinf_error *err)
     else if (s->options->init && !zinf_hf_open(s->options->init, &s->plan, &pretrained, err))
         env.get = get_pretrained;
     if (zinf_ranks_together(s->ranks, err) == ZINF_OK &&
-        compare_inputs(s, resume ? zinf_checkpoint_identity(reader) : 0, err) == ZINF_OK) {
+        compare_inputs(s, pretrained, err) == ZINF_OK) {
         env.state_context = resume ? (void *)reader : pretrained;
         env.step = s->progress.step;
         zinf_executor_run(s->executor, resume || pretrained ? ZINF_PROGRAM_LOAD
