@@ -103,8 +103,7 @@ void zinf_checkpoint_remove(int dir_fd, const char *name)
     close(fd);
 }
 
-/* The step of a name "step-<n>", without leading zeros; false for any other. */
-static bool parse_step(const char *name, uint64_t *ret_step)
+bool zinf_checkpoint_step_name(const char *name, uint64_t *ret_step)
 {
     char again[STEP_NAME];
 
@@ -127,7 +126,7 @@ static bool is_ours(int dir_fd, const char *name)
 
 bool zinf_checkpoint_is_step(int dir_fd, const char *name, uint64_t *ret_step)
 {
-    return parse_step(name, ret_step) && is_ours(dir_fd, name);
+    return zinf_checkpoint_step_name(name, ret_step) && is_ours(dir_fd, name);
 }
 
 /* Of the steps before this one, the latest stays. A failure to remove fails nothing. */

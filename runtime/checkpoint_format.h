@@ -76,12 +76,15 @@ zinf_status zinf_read_all(int fd, void *ret_bytes, uint64_t n, uint64_t offset,
 /* Creates the directory unless it is there, and opens it. */
 zinf_status zinf_checkpoint_directory(const char *directory, bool *ret_created, int *ret_fd,
                                       zinf_error *err);
+/* The step of a name "step-<n>", without leading zeros; false for any other. */
+bool zinf_checkpoint_step_name(const char *name, uint64_t *ret_step);
 /* The step of a checkpoint of ours with that name; false for all else. */
 bool zinf_checkpoint_is_step(int dir_fd, const char *name, uint64_t *ret_step);
 /* The checkpoints in a directory. */
 typedef struct zinf_checkpoint_list {
     uint64_t last;        /* the highest step; UINT64_MAX: none */
     uint64_t unpublished; /* of the one that still has `latest` in it; UINT64_MAX: none */
+    uint64_t foreign;     /* the highest step whose name is another's; UINT64_MAX: none */
     uint32_t n;
 } zinf_checkpoint_list;
 zinf_status zinf_checkpoint_look(int dir_fd, const char *directory, zinf_checkpoint_list *ret_list,

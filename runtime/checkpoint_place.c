@@ -40,7 +40,7 @@ zinf_status zinf_checkpoint_look(int dir_fd, const char *directory, zinf_checkpo
 {
     const int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *d = fd < 0 ? NULL : fdopendir(fd);
-    zinf_checkpoint_list list = {UINT64_MAX, UINT64_MAX, 0};
+    zinf_checkpoint_list list = {UINT64_MAX, UINT64_MAX, UINT64_MAX, 0};
     uint64_t step;
 
     errno = d ? 0 : errno;
@@ -51,6 +51,9 @@ zinf_status zinf_checkpoint_look(int dir_fd, const char *directory, zinf_checkpo
                 (list.unpublished == UINT64_MAX || step > list.unpublished))
                 list.unpublished = step;
             list.n++;
+        } else if (zinf_checkpoint_step_name(entry->d_name, &step) &&
+                   (list.foreign == UINT64_MAX || step > list.foreign)) {
+            list.foreign = step;
         }
         errno = errno == ENOMEM ? ENOMEM : 0; /* of looking into a directory; else it is not ours */
     }
@@ -176,6 +179,10 @@ zinf_status zinf_checkpoint_reserve(zinf_checkpoint_place *p, const zinf_plan *p
 
     if (zinf_checkpoint_look(p->dir_fd, p->directory, &found, err))
         return err->status;
+    if (found.foreign != UINT64_MAX && found.foreign >= progress->step)
+        return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"step-%" PRIu64 "\" in \"%s\" exists "
+                         "and is not only a checkpoint of ours; move it away", found.foreign,
+                         p->directory);
     const uint64_t there = found.n < KEPT ? found.n : KEPT;
     const uint64_t most = n_saves < KEPT + 1 - there ? n_saves : KEPT + 1 - there;
     if (zinf_checkpoint_keep_space(p->directory, plan, progress, err))

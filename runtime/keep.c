@@ -182,8 +182,8 @@ zinf_status zinf_session_rescue(zinf_session *s, const zinf_error *not_exported,
     }
     if (where)
         snprintf(then, sizeof then, "; step %" PRIu64 " is saved in \"%.200s\": export it by the "
-                 "same command with --resume \"%.200s\" --steps %" PRIu64 " in place of --init and "
-                 "--data", s->progress.step, where, where, s->progress.step);
+                 "same command with --resume \"%.200s\" --steps %" PRIu64 " in place of --init, "
+                 "--data and --steps", s->progress.step, where, where, s->progress.step);
     else if (failed.status)
         snprintf(then, sizeof then, "; nor could what was trained be saved: %.400s", failed.text);
     s->ranks->agreed = true; /* the same words on every rank */

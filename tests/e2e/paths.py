@@ -202,8 +202,9 @@ def an_export_that_fails_late_loses_nothing_and_what_is_said_exports_it():
         with open(log, encoding="utf-8") as file:
             rows = [json.loads(line) for line in file]
         assert rows[-1]["step"] == step, rows[-1]
-        # it says: the same command with this in place of --init and --data
-        told = re.search(r"the same command with (.*) in place of --init and --data$", last)[1]
+        # it says: the same command with this in place of --init, --data and --steps
+        told = re.search(r"the same command with (.*) in place of --init, --data and "
+                         r"--steps$", last)[1]
         os.rmdir(os.path.join(place, "new", "mine"))
         again = subprocess.run([os.path.abspath(lab.run_command), "plan", "--nvme", "disk",
                                 "--export", "new", *options.split(), *shlex.split(told)],

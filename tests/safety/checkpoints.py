@@ -292,6 +292,17 @@ def directories_that_are_none_are_named():
     os.mkdir(os.path.join(here, "step-0"))
     overwrite(os.path.join(here, "step-0", "notes"), b"mine")
     refused((*train, "--save", here), here, "step-0", "move it away")
+    # also where it would be in the way of a later step; an older one is in nobody's
+    for n, fine in (5, False), (2, True):
+        folder = copied()
+        if n > 3:
+            os.mkdir(os.path.join(folder, f"step-{n}"))
+        overwrite(os.path.join(folder, f"step-{n}", "notes"), b"mine")
+        if fine:
+            lab.run(PLAN, "--resume", folder, data=TEXT, save=folder)
+            assert contents(os.path.join(folder, f"step-{n}", "notes")) == b"mine"
+        else:
+            refused(resume(folder), folder, f'"step-{n}"', "move it away")
     if os.getuid() == 0:
         os.chmod(lab.folder, 0o755)
         folder = copied()
