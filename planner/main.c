@@ -38,7 +38,7 @@ static void print_help(FILE *out)
                  "with full attention, qwen2).\n\n"
                  "  -o PLAN            write the plan (binary; zinf-run executes it)\n"
                  "  --set KEY=VALUE    pin a decision, or set model.name or a training.* key "
-                 "(all below); may\n                     be given again\n"
+                 "(all below); may\n                     be given again, for another key\n"
                  "  --explain          Eq. 1-11 with values, memory, traffic, time per queue\n"
                  "  --json             the same for programs, on standard output\n"
                  "  --top N            also list the N best plans that were simulated (1 .. %d)\n"
@@ -66,6 +66,17 @@ static const char *nearest_option(const char *text)
     return best;
 }
 
+/* Is the key of `value` that of a --set before argv[end]? The earlier one would be ignored. */
+static bool is_set_before(char **argv, int end, const char *value)
+{
+    const size_t key = strcspn(value, "=") + 1;
+
+    for (int k = 1; k + 1 < end; k++)
+        if (!strcmp(argv[k], "--set") && !strncmp(argv[k + 1], value, key))
+            return true;
+    return false;
+}
+
 static zinf_status parse(int argc, char **argv, options *ret, zinf_error *err)
 {
     options o = {.top = 0};
@@ -88,6 +99,9 @@ static zinf_status parse(int argc, char **argv, options *ret, zinf_error *err)
         } else if (!strcmp(arg, "--set")) {
             if (!value)
                 return zinf_fail(err, ZINF_BAD_INPUT, "--set needs KEY=VALUE");
+            if (is_set_before(argv, i, value))
+                return zinf_fail(err, ZINF_BAD_INPUT, "--set %.*s is given twice",
+                                 (int)strcspn(value, "="), value);
             if (zinf_override_is(value)) {
                 if (o.n_overrides == MOST_OVERRIDES)
                     return zinf_fail(err, ZINF_BAD_INPUT, "more than %d --set of the model's keys",

@@ -6,6 +6,7 @@
 #include "planner/report.h"
 #include "runtime/opcodes.h"
 #include "runtime/timeline.h"
+#include "runtime/files.h"
 
 typedef struct json_object json;
 
@@ -242,7 +243,7 @@ zinf_status zinf_report_trace(const char *path, const zinf_plan *plan, zinf_erro
     FILE *out = fopen(path, "w");
     if (!out) {
         zinf_timeline_free(&t);
-        return zinf_fail(err, ZINF_MACHINE, "cannot write the trace \"%s\": %s", path,
+        return zinf_fail(err, zinf_files_blame(errno), "cannot write the trace \"%s\": %s", path,
                          strerror(errno));
     }
     fprintf(out, "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n"

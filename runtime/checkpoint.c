@@ -103,8 +103,7 @@ void zinf_checkpoint_remove(int dir_fd, const char *name)
     close(fd);
 }
 
-/* The step of a name "step-<n>", without leading zeros; false for any other. */
-static bool parse_step(const char *name, uint64_t *ret_step)
+bool zinf_checkpoint_step_name(const char *name, uint64_t *ret_step)
 {
     char again[STEP_NAME];
 
@@ -127,7 +126,7 @@ static bool is_ours(int dir_fd, const char *name)
 
 bool zinf_checkpoint_is_step(int dir_fd, const char *name, uint64_t *ret_step)
 {
-    return parse_step(name, ret_step) && is_ours(dir_fd, name);
+    return zinf_checkpoint_step_name(name, ret_step) && is_ours(dir_fd, name);
 }
 
 /* Of the steps before this one, the latest stays. A failure to remove fails nothing. */
@@ -284,9 +283,11 @@ static zinf_status write_latest(const zinf_checkpoint_writer *w, bool sync, zinf
 
 /* ---- create ---- */
 
-zinf_status zinf_checkpoint_directory(const char *directory, int *ret_fd, zinf_error *err)
+zinf_status zinf_checkpoint_directory(const char *directory, bool *ret_created, int *ret_fd,
+                                      zinf_error *err)
 {
-    if (mkdir(directory, 0777) && errno != EEXIST)
+    *ret_created = !mkdir(directory, 0777);
+    if (!*ret_created && errno != EEXIST)
         return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: creating directory \"%s\": %s",
                          directory, strerror(errno));
     *ret_fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -314,9 +315,27 @@ static zinf_status open_temporary(zinf_checkpoint_writer *w, zinf_error *err)
     return w->temp_fd < 0 ? fail_on(w, "opening", name, err) : ZINF_OK;
 }
 
+/* What a killed save could not do any more: of two that have `latest` in them none would be known
+ * to be the newest. */
+static zinf_status publish_older(const zinf_checkpoint_writer *w, zinf_error *err)
+{
+    zinf_checkpoint_list found;
+    char path[2 * STEP_NAME];
+
+    if (zinf_checkpoint_look(w->dir_fd, w->directory, &found, err) ||
+        found.unpublished == UINT64_MAX)
+        return err->status;
+    snprintf(path, sizeof path, "step-%" PRIu64 "/%s", found.unpublished, ZINF_LATEST_NAME);
+    if (renameat(w->dir_fd, path, w->dir_fd, ZINF_LATEST_NAME) || fsync(w->dir_fd))
+        return fail_on(w, "moving up", path, err);
+    return ZINF_OK;
+}
+
 static zinf_status open_directory(zinf_checkpoint_writer *w, zinf_error *err)
 {
-    if (zinf_checkpoint_directory(w->directory, &w->dir_fd, err))
+    bool created;
+
+    if (zinf_checkpoint_directory(w->directory, &created, &w->dir_fd, err))
         return err->status;
     if (flock(w->dir_fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
         return zinf_fail(err, ZINF_MACHINE, "checkpoint: another run is saving to \"%s\"; give "
@@ -331,7 +350,7 @@ static zinf_status open_directory(zinf_checkpoint_writer *w, zinf_error *err)
                          "only a checkpoint of ours; move it away", w->step_name, w->directory);
     zinf_checkpoint_remove(w->dir_fd, WRITING);
     zinf_checkpoint_remove(w->dir_fd, REMOVING);
-    return open_temporary(w, err);
+    return publish_older(w, err) ? err->status : open_temporary(w, err);
 }
 
 static zinf_status make_header(const zinf_checkpoint_writer *w, unsigned array, char **ret_bytes,

@@ -1,10 +1,10 @@
 /* runtime/checkpoint.h - saved training state: fp32 master, m and v of every logical tensor as
  * safetensors files, and a manifest. Independent of tiles, tiers and ranks.
  *
- * DIR/step-<n>/{master,m,v}.safetensors and manifest.json; DIR/latest names the last complete
- * one. Written under a temporary name, fsynced, renamed, directory fsynced; `latest` is renamed
- * last, so a kill at any instant leaves the previous checkpoint loadable. After commit older
- * checkpoints beyond the last two are removed.
+ * DIR/step-<n>/{master,m,v}.safetensors and manifest.json; DIR/latest names the last one. Written
+ * under a temporary name, fsynced, renamed, directory fsynced: what is there by its name is whole.
+ * `latest` is in it then, and is renamed out of it last: a kill at any instant leaves the previous
+ * checkpoint or the new one. After commit older checkpoints beyond the last two are removed.
  *
  * Several ranks write one checkpoint together, each the elements it has, into files that rank 0
  * made: DIR is on a filesystem that all of them see.
@@ -57,11 +57,14 @@ void zinf_checkpoint_abandon(zinf_checkpoint_writer *writer);
 /* A run's claim on the directory it saves in, from before its first step to its end. */
 typedef struct zinf_checkpoint_place zinf_checkpoint_place;
 
-/* Creates DIR if its parent exists and locks it: another run's is refused, naming its process.
- * If DIR holds checkpoints, `resumed` (NULL: none) must be DIR or one of them: a training does not
- * go on another's. */
+/* Creates DIR if its parent exists and locks it: another run's is refused, naming its process. DIR
+ * is no checkpoint itself. If it holds some, `resumed` (NULL: none) must be DIR or one of them: a
+ * training does not go on another's. */
 zinf_status zinf_checkpoint_claim(const char *directory, const char *resumed,
                                   zinf_checkpoint_place **ret_place, zinf_error *err);
+/* What a rank sees of the claim on DIR: another number where it is not the same directory, an error
+ * where it is not claimed. */
+zinf_status zinf_checkpoint_mark(const char *directory, uint64_t *ret_mark, zinf_error *err);
 /* Keeps the space of the next checkpoint of that plan, so that no other process can take it, and
  * checks that the disk has room for all that will be there at once if n_saves (1 or more) are
  * still to come. MACHINE with needed and free bytes. */
@@ -70,12 +73,19 @@ zinf_status zinf_checkpoint_reserve(zinf_checkpoint_place *place, const zinf_pla
                                     zinf_error *err);
 void zinf_checkpoint_release(zinf_checkpoint_place *place); /* accepts NULL */
 
-/* Opens the checkpoint that DIR/latest names (or DIR itself if it holds a manifest). Checks the
- * manifest, each file's size and checksum, and that tensors and model equal the plan's (which
- * must outlive the reader). Of several ranks each checks its share of the tensors. */
-zinf_status zinf_checkpoint_open(const char *directory, const zinf_plan *plan, uint32_t rank,
-                                 uint32_t n_ranks, zinf_checkpoint_reader **ret_reader,
+/* Opens the last checkpoint in DIR (or DIR itself if it holds a manifest): the one that `latest`
+ * names, or a newer one whose save was killed just before that. Checks the manifest, each file's
+ * size and header, and that tensors and model equal the plan's (which must outlive the reader). */
+zinf_status zinf_checkpoint_open(const char *directory, const zinf_plan *plan,
+                                 zinf_checkpoint_reader **ret_reader,
                                  zinf_progress *ret_progress, zinf_error *err);
+/* Checksums of every n_shares-th tensor, from `share`: what is left to check of it, and what ranks
+ * that have the very same files can share. */
+zinf_status zinf_checkpoint_check(const zinf_checkpoint_reader *reader, uint32_t share,
+                                  uint32_t n_shares, zinf_error *err);
+/* An open file of it, the reader's. */
+int zinf_checkpoint_file(const zinf_checkpoint_reader *reader, zinf_state_array array,
+                         uint64_t *ret_bytes);
 zinf_status zinf_checkpoint_get(zinf_checkpoint_reader *reader, uint32_t tensor,
                                 zinf_state_array array, uint64_t first, uint64_t n,
                                 float *ret_values, zinf_error *err);

@@ -26,6 +26,7 @@
 enum {
     ZINF_CHECKPOINT_VERSION = 3,
     ZINF_SUM_DIGITS = 16,
+    ZINF_STEP_NAME = 64, /* bytes of a name "step-<n>", and room for a damaged one */
     ZINF_CHUNK_BYTES = 1 << 18 /* of what is read for a checksum at once */
 };
 #define ZINF_MANIFEST_NAME "manifest.json"
@@ -73,9 +74,25 @@ zinf_status zinf_read_all(int fd, void *ret_bytes, uint64_t n, uint64_t offset,
                           const char *directory, const char *name, zinf_error *err);
 
 /* Creates the directory unless it is there, and opens it. */
-zinf_status zinf_checkpoint_directory(const char *directory, int *ret_fd, zinf_error *err);
+zinf_status zinf_checkpoint_directory(const char *directory, bool *ret_created, int *ret_fd,
+                                      zinf_error *err);
+/* The step of a name "step-<n>", without leading zeros; false for any other. */
+bool zinf_checkpoint_step_name(const char *name, uint64_t *ret_step);
 /* The step of a checkpoint of ours with that name; false for all else. */
 bool zinf_checkpoint_is_step(int dir_fd, const char *name, uint64_t *ret_step);
+/* The checkpoints in a directory. */
+typedef struct zinf_checkpoint_list {
+    uint64_t last;        /* the highest step; UINT64_MAX: none */
+    uint64_t unpublished; /* of the one that still has `latest` in it; UINT64_MAX: none */
+    uint64_t foreign;     /* the highest step whose name is another's; UINT64_MAX: none */
+    uint32_t n;
+} zinf_checkpoint_list;
+zinf_status zinf_checkpoint_look(int dir_fd, const char *directory, zinf_checkpoint_list *ret_list,
+                                 zinf_error *err);
+/* The one to go on from: what a save was killed before it could name it, else what `latest` names,
+ * else the highest step. */
+zinf_status zinf_checkpoint_last(int dir_fd, const char *directory,
+                                 char ret_name[ZINF_STEP_NAME], zinf_error *err);
 /* Removes what `name` is if it is a directory that holds nothing but our files. */
 void zinf_checkpoint_remove(int dir_fd, const char *name);
 /* Makes ZINF_RESERVED_NAME: the files of a checkpoint, with all their space; the next create takes

@@ -7,11 +7,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+
+#include <xxhash.h>
 
 #include "runtime/lock_file.h"
 
@@ -21,33 +24,47 @@ enum { KEPT = 2 }; /* checkpoints that stay after a save; while one is written t
 struct zinf_checkpoint_place {
     char *directory;
     int dir_fd, lock_fd;
+    bool created; /* here, and to be removed again if nothing comes of it */
 };
 
-/* How many checkpoints are there, and the last one's step. */
-static zinf_status count(const zinf_checkpoint_place *p, uint64_t *ret_n, uint64_t *ret_last,
-                         zinf_error *err)
+static bool is_unpublished(int dir_fd, const char *name)
 {
-    const int fd = openat(p->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    char path[64];
+
+    snprintf(path, sizeof path, "%.40s/%s", name, ZINF_LATEST_NAME);
+    return !faccessat(dir_fd, path, F_OK, AT_SYMLINK_NOFOLLOW);
+}
+
+zinf_status zinf_checkpoint_look(int dir_fd, const char *directory, zinf_checkpoint_list *ret_list,
+                                 zinf_error *err)
+{
+    const int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *d = fd < 0 ? NULL : fdopendir(fd);
-    uint64_t n = 0, last = 0, step;
+    zinf_checkpoint_list list = {UINT64_MAX, UINT64_MAX, UINT64_MAX, 0};
+    uint64_t step;
 
     errno = d ? 0 : errno;
     for (struct dirent *entry; d && !errno && (entry = readdir(d));) {
-        if (zinf_checkpoint_is_step(p->dir_fd, entry->d_name, &step)) {
-            last = step > last ? step : last;
-            n++;
+        if (zinf_checkpoint_is_step(dir_fd, entry->d_name, &step)) {
+            list.last = !list.n || step > list.last ? step : list.last;
+            if (is_unpublished(dir_fd, entry->d_name) &&
+                (list.unpublished == UINT64_MAX || step > list.unpublished))
+                list.unpublished = step;
+            list.n++;
+        } else if (zinf_checkpoint_step_name(entry->d_name, &step) &&
+                   (list.foreign == UINT64_MAX || step > list.foreign)) {
+            list.foreign = step;
         }
         errno = errno == ENOMEM ? ENOMEM : 0; /* of looking into a directory; else it is not ours */
     }
     if (errno)
-        zinf_fail(err, ZINF_MACHINE, "checkpoint: reading directory \"%s\": %s", p->directory,
+        zinf_fail(err, ZINF_MACHINE, "checkpoint: reading directory \"%s\": %s", directory,
                   strerror(errno));
     if (d)
         closedir(d);
     else if (fd >= 0)
         close(fd);
-    *ret_n = n;
-    *ret_last = last;
+    *ret_list = list;
     return err->status;
 }
 
@@ -67,29 +84,71 @@ static bool is_here(const zinf_checkpoint_place *p, const char *resumed)
     return here;
 }
 
+/* Of a checkpoint itself nothing in it would ever be resumed. */
+static zinf_status check_kind(const zinf_checkpoint_place *p, zinf_error *err)
+{
+    if (faccessat(p->dir_fd, ZINF_MANIFEST_NAME, F_OK, AT_SYMLINK_NOFOLLOW))
+        return ZINF_OK;
+    return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: --save \"%s\" is a checkpoint itself; name "
+                     "the directory that it is in, or another one", p->directory);
+}
+
+static zinf_status refuse_others(const zinf_checkpoint_place *p, const zinf_checkpoint_list *found,
+                                 zinf_error *err)
+{
+    char last[ZINF_STEP_NAME];
+    zinf_error damaged = {0}; /* what names the last one */
+
+    if (zinf_checkpoint_last(p->dir_fd, p->directory, last, &damaged))
+        snprintf(last, sizeof last, "step-%" PRIu64, found->last);
+    return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"%s\" holds checkpoints of another "
+                     "training; go on from its last one by --resume \"%s/%s\", or give this "
+                     "training a directory of its own", p->directory, p->directory, last);
+}
+
 zinf_status zinf_checkpoint_claim(const char *directory, const char *resumed,
                                   zinf_checkpoint_place **ret_place, zinf_error *err)
 {
     zinf_checkpoint_place *p = calloc(1, sizeof *p);
-    uint64_t n, last;
+    zinf_checkpoint_list found;
 
     if (!p)
         return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
     p->dir_fd = p->lock_fd = -1;
     if (!(p->directory = strdup(directory)))
         zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
-    else if (!zinf_checkpoint_directory(directory, &p->dir_fd, err) &&
+    else if (!zinf_checkpoint_directory(directory, &p->created, &p->dir_fd, err) &&
+             !check_kind(p, err) &&
              !zinf_lock_file_take(p->dir_fd, LOCK, "checkpoint", directory, &p->lock_fd, err) &&
-             !count(p, &n, &last, err) && n && !(resumed && is_here(p, resumed)))
-        zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"%s\" holds checkpoints of another training, "
-                  "the last of step %" PRIu64 "; go on from it by --resume \"%s\", or give this "
-                  "training a directory of its own", directory, last, directory);
+             !zinf_checkpoint_look(p->dir_fd, directory, &found, err) && found.n &&
+             !(resumed && is_here(p, resumed)))
+        refuse_others(p, &found, err);
     if (err->status) {
         zinf_checkpoint_release(p);
         return err->status;
     }
     *ret_place = p;
     return ZINF_OK;
+}
+
+zinf_status zinf_checkpoint_mark(const char *directory, uint64_t *ret_mark, zinf_error *err)
+{
+    const int dir_fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int fd = dir_fd < 0 ? -1 : openat(dir_fd, LOCK, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    char holder[32] = "";
+    struct stat info;
+
+    if (fd < 0 || fstat(fd, &info) || read(fd, holder, sizeof holder) < 0)
+        zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"%s\" in \"%.300s\", which rank 0 has made, "
+                  "cannot be opened here: %s; --save DIR must be on a filesystem that every rank "
+                  "sees", LOCK, directory, strerror(errno));
+    else
+        *ret_mark = XXH64(holder, sizeof holder, info.st_ino);
+    if (fd >= 0)
+        close(fd);
+    if (dir_fd >= 0)
+        close(dir_fd);
+    return err->status;
 }
 
 /* What is reserved, and so what every checkpoint of that plan takes. */
@@ -114,12 +173,17 @@ zinf_status zinf_checkpoint_reserve(zinf_checkpoint_place *p, const zinf_plan *p
                                     const zinf_progress *progress, uint64_t n_saves,
                                     zinf_error *err)
 {
-    uint64_t last, left, there;
+    zinf_checkpoint_list found;
+    uint64_t left;
     struct statvfs fs;
 
-    if (count(p, &there, &last, err))
+    if (zinf_checkpoint_look(p->dir_fd, p->directory, &found, err))
         return err->status;
-    there = there < KEPT ? there : KEPT;
+    if (found.foreign != UINT64_MAX && found.foreign >= progress->step)
+        return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"step-%" PRIu64 "\" in \"%s\" exists "
+                         "and is not only a checkpoint of ours; move it away", found.foreign,
+                         p->directory);
+    const uint64_t there = found.n < KEPT ? found.n : KEPT;
     const uint64_t most = n_saves < KEPT + 1 - there ? n_saves : KEPT + 1 - there;
     if (zinf_checkpoint_keep_space(p->directory, plan, progress, err))
         return err->status;
@@ -147,6 +211,8 @@ void zinf_checkpoint_release(zinf_checkpoint_place *p)
     zinf_lock_file_release(p->dir_fd, LOCK, p->lock_fd);
     if (p->dir_fd >= 0)
         close(p->dir_fd);
+    if (p->created)
+        rmdir(p->directory); /* unless something is in it */
     free(p->directory);
     free(p);
 }

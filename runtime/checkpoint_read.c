@@ -1,5 +1,5 @@
 /* runtime/checkpoint_read.c - the reader of checkpoints; see checkpoint.h and
- * checkpoint_format.h. Opening checks every byte of the four files, in chunks of 256 KiB.
+ * checkpoint_format.h. Opening and checking read every byte of the four files, 256 KiB at a time.
  */
 #include "runtime/checkpoint_format.h"
 
@@ -29,9 +29,10 @@ static uint64_t max_json_bytes(const zinf_plan *plan)
 struct zinf_checkpoint_reader {
     const zinf_plan *plan;
     char *directory; /* the checkpoint's own */
-    uint32_t rank, n_ranks;
     int dir_fd, fds[ZINF_N_STATES];
-    uint64_t *at[ZINF_N_STATES]; /* [n_tensors]: byte offset in its file */
+    uint64_t bytes[ZINF_N_STATES];
+    uint64_t *at[ZINF_N_STATES];   /* [n_tensors]: byte offset in its file */
+    uint64_t *sums[ZINF_N_STATES]; /* [n_tensors]: as the manifest has them */
     uint64_t identity;           /* hash of the manifest, which has every checksum */
 };
 
@@ -52,35 +53,59 @@ static zinf_status refuse(const zinf_checkpoint_reader *r, zinf_error *err, cons
 
 /* ---- finding it ---- */
 
-static zinf_status follow_latest(zinf_checkpoint_reader *r, zinf_error *err)
+static zinf_status read_latest(int dir_fd, const char *directory,
+                               char ret_name[ZINF_STEP_NAME], zinf_error *err)
 {
-    char name[64];
-    int fd = openat(r->dir_fd, ZINF_LATEST_NAME, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const int fd = openat(dir_fd, ZINF_LATEST_NAME, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const ssize_t n = fd < 0 ? -1 : read(fd, ret_name, ZINF_STEP_NAME - 1);
 
-    if (fd < 0 && errno == ENOENT)
-        return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"%s\" holds no checkpoint: neither "
-                         "\"%s\" nor \"%s\" is there", r->directory, ZINF_LATEST_NAME,
-                         ZINF_MANIFEST_NAME);
-    ssize_t n = fd < 0 ? -1 : read(fd, name, sizeof name - 1);
     if (n < 0)
         zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: reading \"%s\" in \"%s\": %s",
-                  ZINF_LATEST_NAME, r->directory, strerror(errno));
+                  ZINF_LATEST_NAME, directory, strerror(errno));
     if (fd >= 0)
         close(fd);
     if (n < 0)
         return err->status;
-    name[n] = 0;
-    const size_t digits = strncmp(name, "step-", 5) ? 0 : strspn(name + 5, "0123456789");
-    if (!digits || strcmp(name + 5 + digits, "\n"))
+    ret_name[n] = 0;
+    const size_t digits = strncmp(ret_name, "step-", 5) ? 0 : strspn(ret_name + 5, "0123456789");
+    if (!digits || strcmp(ret_name + 5 + digits, "\n"))
         return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"%s\" in \"%s\" does not name a step "
                          "(\"step-<n>\" and a line end): it is damaged; name the directory of a "
-                         "step instead", ZINF_LATEST_NAME, r->directory);
-    name[5 + digits] = 0;
-    fd = openat(r->dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+                         "step instead", ZINF_LATEST_NAME, directory);
+    ret_name[5 + digits] = 0;
+    return ZINF_OK;
+}
+
+zinf_status zinf_checkpoint_last(int dir_fd, const char *directory,
+                                 char ret_name[ZINF_STEP_NAME], zinf_error *err)
+{
+    zinf_checkpoint_list found;
+
+    if (zinf_checkpoint_look(dir_fd, directory, &found, err))
+        return err->status;
+    if (found.unpublished == UINT64_MAX &&
+        (!faccessat(dir_fd, ZINF_LATEST_NAME, F_OK, AT_SYMLINK_NOFOLLOW) || errno != ENOENT))
+        return read_latest(dir_fd, directory, ret_name, err);
+    if (!found.n)
+        return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"%s\" holds no checkpoint: neither "
+                         "\"%s\" nor \"%s\" nor \"step-<n>\" is there", directory,
+                         ZINF_LATEST_NAME, ZINF_MANIFEST_NAME);
+    snprintf(ret_name, ZINF_STEP_NAME, "step-%" PRIu64,
+             found.unpublished == UINT64_MAX ? found.last : found.unpublished);
+    return ZINF_OK;
+}
+
+static zinf_status open_last(zinf_checkpoint_reader *r, zinf_error *err)
+{
+    char name[ZINF_STEP_NAME];
+
+    if (zinf_checkpoint_last(r->dir_fd, r->directory, name, err))
+        return err->status;
+    const int fd = openat(r->dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
-        return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"%s\" in \"%s\" names \"%s\", which "
-                         "cannot be opened: %s", ZINF_LATEST_NAME, r->directory, name,
-                         strerror(errno));
+        return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"%s\" in \"%s\", which \"%s\" names, "
+                         "cannot be opened: %s; name the directory of another step", name,
+                         r->directory, ZINF_LATEST_NAME, strerror(errno));
     close(r->dir_fd);
     r->dir_fd = fd;
     char *joined;
@@ -100,7 +125,7 @@ static zinf_status find(zinf_checkpoint_reader *r, zinf_error *err)
     if (r->dir_fd < 0)
         return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: directory \"%s\": %s", r->directory,
                          strerror(errno));
-    return faccessat(r->dir_fd, ZINF_MANIFEST_NAME, F_OK, 0) ? follow_latest(r, err) : ZINF_OK;
+    return faccessat(r->dir_fd, ZINF_MANIFEST_NAME, F_OK, 0) ? open_last(r, err) : ZINF_OK;
 }
 
 static zinf_status open_file(const zinf_checkpoint_reader *r, const char *name, int *ret_fd,
@@ -390,19 +415,15 @@ static zinf_status read_header(zinf_checkpoint_reader *r, unsigned array, uint64
     return err->status;
 }
 
-static zinf_status check_data(const zinf_checkpoint_reader *r, unsigned array,
-                              json_object *tensors, float *chunk, zinf_error *err)
+static zinf_status check_data(const zinf_checkpoint_reader *r, unsigned array, uint32_t share,
+                              uint32_t n_shares, float *chunk, zinf_error *err)
 {
-    const char *name = zinf_state_names[array], *file = zinf_state_files[array];
+    const char *file = zinf_state_files[array];
 
-    for (uint32_t i = 0; i < r->plan->n_tensors; i++) {
+    for (uint32_t i = share; i < r->plan->n_tensors; i += n_shares) {
         const uint64_t bytes = zinf_tensor_elems(&r->plan->tensors[i]) * sizeof(float);
         const char *tensor = r->plan->tensors[i].name;
-        uint64_t expected, done = 0, fault = 0, sum = 0;
-        if (i % r->n_ranks != r->rank)
-            continue;
-        if (get_sum(r, json_object_array_get_idx(tensors, i), name, tensor, &expected, err))
-            return err->status;
+        uint64_t done = 0, fault = 0, sum = 0;
         while (done < bytes) {
             const uint64_t left = bytes - done;
             const uint64_t n = left < ZINF_CHUNK_BYTES ? left : ZINF_CHUNK_BYTES;
@@ -414,7 +435,7 @@ static zinf_status check_data(const zinf_checkpoint_reader *r, unsigned array,
                 fault += zinf_state_fault(array, chunk, n / sizeof(float));
             done += n;
         }
-        if (sum != expected)
+        if (sum != r->sums[array][i])
             return refuse(r, err, "tensor \"%s\" in \"%s\" (%" PRIu64 " bytes at offset %" PRIu64
                           ") does not match its checksum: it is damaged; resume from another "
                           "checkpoint", tensor, file, bytes, r->at[array][i]);
@@ -427,7 +448,7 @@ static zinf_status check_data(const zinf_checkpoint_reader *r, unsigned array,
 }
 
 static zinf_status check_file(zinf_checkpoint_reader *r, unsigned array, json_object *files,
-                              json_object *tensors, float *chunk, zinf_error *err)
+                              json_object *tensors, zinf_error *err)
 {
     const char *name = zinf_state_files[array];
     json_object *entry = member(r, files, name, json_type_object, "\"files\"", err);
@@ -442,31 +463,34 @@ static zinf_status check_file(zinf_checkpoint_reader *r, unsigned array, json_ob
                       bytes, expected, bytes < expected ? "truncated" : "damaged");
     if (read_header(r, array, sum, bytes, err))
         return err->status;
-    return check_data(r, array, tensors, chunk, err);
+    r->bytes[array] = bytes;
+    for (uint32_t i = 0; i < r->plan->n_tensors; i++)
+        if (get_sum(r, json_object_array_get_idx(tensors, i), zinf_state_names[array],
+                    r->plan->tensors[i].name, &r->sums[array][i], err))
+            return err->status;
+    return ZINF_OK;
 }
 
-zinf_status zinf_checkpoint_open(const char *directory, const zinf_plan *plan, uint32_t rank,
-                                 uint32_t n_ranks, zinf_checkpoint_reader **ret_reader,
+zinf_status zinf_checkpoint_open(const char *directory, const zinf_plan *plan,
+                                 zinf_checkpoint_reader **ret_reader,
                                  zinf_progress *ret_progress, zinf_error *err)
 {
     zinf_checkpoint_reader *r = calloc(1, sizeof *r);
     json_object *manifest = NULL, *tensors = NULL, *files;
     zinf_progress progress = {0};
-    float *chunk = malloc(ZINF_CHUNK_BYTES);
     uint64_t *offsets = calloc((size_t)plan->n_tensors + 1, sizeof *offsets);
 
     if (!r)
         goto no_memory;
     r->plan = plan;
-    r->rank = rank;
-    r->n_ranks = n_ranks;
     r->dir_fd = -1;
     for (unsigned a = 0; a < ZINF_N_STATES; a++)
         r->fds[a] = -1;
-    if (!chunk || !offsets)
+    if (!offsets)
         goto no_memory;
     for (unsigned a = 0; a < ZINF_N_STATES; a++)
-        if (!(r->at[a] = calloc((size_t)plan->n_tensors + 1, sizeof **r->at)))
+        if (!(r->at[a] = calloc((size_t)plan->n_tensors + 1, sizeof **r->at)) ||
+            !(r->sums[a] = calloc((size_t)plan->n_tensors + 1, sizeof **r->sums)))
             goto no_memory;
     if (!(r->directory = strdup(directory)))
         goto no_memory;
@@ -476,7 +500,7 @@ zinf_status zinf_checkpoint_open(const char *directory, const zinf_plan *plan, u
         !(files = member(r, manifest, "files", json_type_object, "the manifest", err)))
         goto out;
     for (unsigned a = 0; a < ZINF_N_STATES; a++)
-        if (check_file(r, a, files, tensors, chunk, err))
+        if (check_file(r, a, files, tensors, err))
             goto out;
     *ret_reader = r;
     *ret_progress = progress;
@@ -488,8 +512,27 @@ out:
     json_object_put(manifest);
     zinf_checkpoint_close(r);
     free(offsets);
+    return err->status;
+}
+
+zinf_status zinf_checkpoint_check(const zinf_checkpoint_reader *r, uint32_t share,
+                                  uint32_t n_shares, zinf_error *err)
+{
+    float *chunk = malloc(ZINF_CHUNK_BYTES);
+
+    if (!chunk)
+        return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
+    for (unsigned a = 0; a < ZINF_N_STATES && !err->status; a++)
+        check_data(r, a, share, n_shares, chunk, err);
     free(chunk);
     return err->status;
+}
+
+int zinf_checkpoint_file(const zinf_checkpoint_reader *r, zinf_state_array array,
+                         uint64_t *ret_bytes)
+{
+    *ret_bytes = r->bytes[array];
+    return r->fds[array];
 }
 
 zinf_status zinf_checkpoint_get(zinf_checkpoint_reader *r, uint32_t tensor,
@@ -522,6 +565,7 @@ void zinf_checkpoint_close(zinf_checkpoint_reader *r)
         if (r->fds[a] >= 0)
             close(r->fds[a]);
         free(r->at[a]);
+        free(r->sums[a]);
     }
     if (r->dir_fd >= 0)
         close(r->dir_fd);

@@ -10,9 +10,9 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "runtime/mix.h"
+#include "runtime/plan.h"
 
 enum {
     LLMC_HEADER_BYTES = 1024, /* 256 int32 */
@@ -192,10 +192,16 @@ static zinf_status read_llmc_header(zinf_data *d, uint32_t magic, zinf_error *er
 static zinf_status find_format(zinf_data *d, zinf_error *err)
 {
     const size_t n = strlen(d->path);
+    char first[sizeof zinf_plan_magic] = "";
     uint32_t magic = 0;
 
-    if (d->file_bytes >= sizeof magic && read_at(d, &magic, sizeof magic, 0, err))
+    if (read_at(d, first, d->file_bytes < sizeof first ? d->file_bytes : sizeof first, 0, err))
         return err->status;
+    if (!memcmp(first, zinf_plan_magic, sizeof first))
+        return zinf_fail(err, ZINF_BAD_INPUT, "data: \"%s\" is a plan of zinf-plan, not tokens or "
+                         "text", d->path);
+    if (d->file_bytes >= sizeof magic)
+        memcpy(&magic, first, sizeof magic);
     if (magic == LLMC_GPT2_MAGIC || magic == LLMC_LLAMA3_MAGIC)
         return read_llmc_header(d, magic, err);
     if (n >= 4 && !strcmp(d->path + n - 4, ".bin")) {
@@ -313,16 +319,10 @@ void zinf_data_close(zinf_data *d)
     free(d);
 }
 
-zinf_status zinf_data_identity(const zinf_data *d, uint64_t *ret_identity, zinf_error *err)
+int zinf_data_file(const zinf_data *d, uint64_t *ret_bytes)
 {
-    unsigned char bytes[8192];
-    const uint64_t most = sizeof bytes / 2;
-    const uint64_t n = d->file_bytes < most ? d->file_bytes : most;
-
-    if (read_at(d, bytes, n, 0, err) || read_at(d, bytes + n, n, d->file_bytes - n, err))
-        return err->status;
-    *ret_identity = XXH64(bytes, 2 * n, d->file_bytes);
-    return ZINF_OK;
+    *ret_bytes = d->file_bytes;
+    return d->fd;
 }
 
 uint64_t zinf_data_n_sequences(const zinf_data *d)

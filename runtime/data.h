@@ -16,8 +16,8 @@
 typedef struct zinf_data zinf_data;
 
 /* The format: a header's magic decides for llm.c; else ".bin" means nanoGPT uint16 and anything
- * else raw text. Errors: no file, header and size disagree, odd size, fewer than one sequence.
- * shuffle false: file order (validation). The whole file is scanned once: a token >= vocab is
+ * else raw text. Errors: no file, header and size disagree, odd size, fewer than one sequence, a
+ * plan. shuffle false: file order (validation). The whole file is scanned once: a token >= vocab is
  * an error that names its index and value. */
 zinf_status zinf_data_open(const char *path, uint64_t vocab, uint64_t sequence, uint64_t seed,
                            bool shuffle, zinf_data **ret_data, zinf_error *err);
@@ -26,9 +26,8 @@ uint64_t zinf_data_n_sequences(const zinf_data *data);      /* per epoch, >= 1 *
 uint64_t zinf_data_n_tokens(const zinf_data *data);
 const char *zinf_data_format(const zinf_data *data);        /* "llm.c", "nanoGPT", "bytes" */
 
-/* A number that two files share only if they are the same: of their size, and what they begin and
- * end with. */
-zinf_status zinf_data_identity(const zinf_data *data, uint64_t *ret_identity, zinf_error *err);
+/* The descriptor, and the size that it had when it was opened. */
+int zinf_data_file(const zinf_data *data, uint64_t *ret_bytes);
 
 /* tokens[n][T + 1] for this rank's n of the ranks * n sequences from `position` on (what all ranks
  * have taken before): the i-th is position + i * ranks + rank. Reads by pread, not mmap: a file

@@ -58,6 +58,23 @@ void zinf_files_guard_standard(void)
             return; /* no /dev: nothing better can be done */
 }
 
+zinf_status zinf_files_blame(int error)
+{
+    switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case ENAMETOOLONG:
+    case ELOOP:
+    case EACCES:
+    case EPERM:
+    case EROFS:
+        return ZINF_BAD_INPUT;
+    default:
+        return ZINF_MACHINE;
+    }
+}
+
 zinf_status zinf_files_output(const char *path, int flags, const char *what, FILE **ret_file,
                               zinf_error *err)
 {
@@ -70,7 +87,7 @@ zinf_status zinf_files_output(const char *path, int flags, const char *what, FIL
         const int error = errno;
         if (fd >= 0)
             close(fd);
-        return zinf_fail(err, ZINF_MACHINE, "cannot create %s \"%s\": %s", what, path,
+        return zinf_fail(err, zinf_files_blame(error), "cannot create %s \"%s\": %s", what, path,
                          error == ENXIO ? "it is a pipe that nobody reads" : strerror(error));
     }
     *ret_file = file;

@@ -20,6 +20,10 @@ typedef struct zinf_named_file {
  * and pipes may be named twice. "-" is refused: it would be a file of that name. */
 zinf_status zinf_files_distinct(const zinf_named_file *files, size_t n, zinf_error *err);
 
+/* Whose fault is it that a file could not be created? BAD_INPUT if another name would do: of a
+ * directory that is not there, or may not be written in. Else MACHINE. */
+zinf_status zinf_files_blame(int error);
+
 /* Creates or opens an output. flags: O_TRUNC or O_APPEND; what: "log", for the error. A pipe that
  * nobody reads is an error (MACHINE), where an ordinary open would wait for a reader. */
 zinf_status zinf_files_output(const char *path, int flags, const char *what, FILE **ret_file,

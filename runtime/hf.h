@@ -14,6 +14,7 @@
 #include "runtime/plan.h"
 
 enum { ZINF_HF_CHUNK = 1 << 18 };
+#define ZINF_HF_WRITING ".zinf-writing" /* behind the name of a directory that is being written */
 
 typedef struct zinf_hf_reader zinf_hf_reader;
 typedef struct zinf_hf_writer zinf_hf_writer;
@@ -27,6 +28,10 @@ zinf_status zinf_hf_open(const char *directory, const zinf_plan *plan,
 zinf_status zinf_hf_get(zinf_hf_reader *reader, uint32_t tensor, uint64_t first, uint64_t n,
                         float *ret_values, zinf_error *err);
 uint32_t zinf_hf_dtype(const zinf_hf_reader *reader, uint32_t tensor); /* as it is stored */
+/* The files of weights, for whoever compares them: the descriptor is valid until the next call. */
+uint32_t zinf_hf_n_files(const zinf_hf_reader *reader);
+zinf_status zinf_hf_file(zinf_hf_reader *reader, uint32_t index, const char **ret_name,
+                         int *ret_fd, uint64_t *ret_bytes, zinf_error *err);
 void zinf_hf_close(zinf_hf_reader *reader); /* accepts NULL */
 
 typedef struct zinf_hf_options {
@@ -36,8 +41,10 @@ typedef struct zinf_hf_options {
     uint64_t shard_bytes; /* most bytes of tensors in a file that has several */
 } zinf_hf_options;
 
-/* The directory must be new or empty. It is built under a temporary name beside it, with files of
- * full size (free space is checked first). The plan must outlive the writer. */
+/* The directory must be new, or empty and such that it can be replaced (no mount point). It is
+ * built under a temporary name beside it, with all but the weights and files of full size (free
+ * space is checked first): from then on it can fail only where the disk or the weights do. The plan
+ * must outlive the writer. */
 zinf_status zinf_hf_create(const char *directory, const zinf_plan *plan,
                            const zinf_hf_options *options, zinf_hf_writer **ret_writer,
                            zinf_error *err);
@@ -46,6 +53,9 @@ zinf_status zinf_hf_create(const char *directory, const zinf_plan *plan,
 zinf_status zinf_hf_join(const char *directory, const zinf_plan *plan,
                          const zinf_hf_options *options, zinf_hf_writer **ret_writer,
                          zinf_error *err);
+/* A number that the creator has drawn and put where elements will be; what another rank finds there
+ * is the same if it has joined that one. */
+uint64_t zinf_hf_mark(const zinf_hf_writer *writer);
 /* Elements [first, first + n) of the tensor, row major as in the plan. Each element once. What is
  * not finite, or would not be in the tensor's dtype, is refused. */
 zinf_status zinf_hf_put(zinf_hf_writer *writer, uint32_t tensor, uint64_t first, uint64_t n,

@@ -1,7 +1,8 @@
-/* runtime/hf_internal.h - what reader and writer of Hugging Face directories share. */
+/* runtime/hf_internal.h - what the parts of reader and writer of Hugging Face directories share. */
 #ifndef ZINF_RUNTIME_HF_INTERNAL_H
 #define ZINF_RUNTIME_HF_INTERNAL_H
 
+#include <json-c/json.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -54,5 +55,25 @@ static inline bool zinf_hf_next_block(const zinf_tensor *tensor, uint64_t first,
     block->row_end = cols - block->row < height ? cols : block->row + height;
     return true;
 }
+
+/* ---- hf_texts.c ---- */
+
+/* A directory that is being written. */
+typedef struct zinf_hf_place {
+    int dir_fd;
+    const char *directory; /* for messages */
+} zinf_hf_place;
+
+/* Is that a name of ours, other than weights and their index? */
+bool zinf_hf_is_text(const char *name);
+zinf_status zinf_hf_write_text(const zinf_hf_place *to, const char *name, json_object *object,
+                               zinf_error *err);
+/* from's, or what transformers needs to build the plan's model if that is NULL. dtype: of all
+ * weights; ZINF_N_DTYPES leaves what from's says. */
+zinf_status zinf_hf_write_config(const zinf_hf_place *to, const zinf_plan *plan, const char *from,
+                                 uint32_t dtype, zinf_error *err);
+/* The tokenizer and the like, where they are there. chunk: [ZINF_HF_CHUNK] */
+zinf_status zinf_hf_copy_texts(const zinf_hf_place *to, const char *from, char *chunk,
+                               zinf_error *err);
 
 #endif

@@ -495,6 +495,22 @@ uint32_t zinf_hf_dtype(const zinf_hf_reader *r, uint32_t tensor)
     return r->places[tensor].dtype;
 }
 
+uint32_t zinf_hf_n_files(const zinf_hf_reader *r)
+{
+    return r->n_shards;
+}
+
+zinf_status zinf_hf_file(zinf_hf_reader *r, uint32_t index, const char **ret_name, int *ret_fd,
+                         uint64_t *ret_bytes, zinf_error *err)
+{
+    if (use_shard(r, index, err))
+        return err->status;
+    *ret_name = r->shards[index].name;
+    *ret_fd = r->fd;
+    *ret_bytes = r->shards[index].bytes;
+    return ZINF_OK;
+}
+
 void zinf_hf_close(zinf_hf_reader *r)
 {
     if (!r)

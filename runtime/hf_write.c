@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -24,12 +25,7 @@
 #include "runtime/mix.h"
 #include "runtime/safetensors.h"
 
-/* Copied from the directory that training began with, if they are there. */
-static const char *const copied[] = {
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
-    "merges.txt", "tokenizer.model", "added_tokens.json", "generation_config.json",
-    "chat_template.jinja", "chat_template.json"};
-enum { N_COPIED = sizeof copied / sizeof *copied, FILE_NAME = 64 };
+enum { FILE_NAME = 64 };
 
 typedef struct shard {
     char name[FILE_NAME];
@@ -51,6 +47,7 @@ struct zinf_hf_writer {
     uint32_t *dtypes;  /* [n_tensors] */
     uint32_t *file_of; /* [n_tensors] shard */
     char *chunk;       /* [ZINF_HF_CHUNK] */
+    uint64_t mark;     /* see zinf_hf_mark */
 };
 
 static zinf_status fail_on(const zinf_hf_writer *w, const char *what, const char *name,
@@ -67,10 +64,7 @@ static bool is_ours(const char *name)
     unsigned a, b;
     int end = 0;
 
-    for (int i = 0; i < N_COPIED; i++)
-        if (!strcmp(name, copied[i]))
-            return true;
-    return !strcmp(name, "config.json") || !strcmp(name, ZINF_HF_SINGLE) ||
+    return zinf_hf_is_text(name) || !strcmp(name, ZINF_HF_SINGLE) ||
            !strcmp(name, ZINF_HF_INDEX) ||
            (sscanf(name, "model-%5u-of-%5u.safetensors%n", &a, &b, &end) == 2 && end &&
             !name[end]);
@@ -101,12 +95,35 @@ static zinf_status empty(const zinf_hf_writer *w, bool removing, zinf_error *err
     return err->status;
 }
 
+/* Why an empty directory cannot give way to the one that is built beside it; NULL if it can. */
+static const char *irreplaceable(const char *directory, const char *parent)
+{
+    struct stat itself, above, current;
+    struct statx more;
+
+    if (stat(directory, &itself) || stat(parent, &above))
+        return NULL;
+    if (!stat(".", &current) && current.st_dev == itself.st_dev && current.st_ino == itself.st_ino)
+        return "it is the one in which this runs";
+    if (itself.st_dev != above.st_dev ||
+        (!statx(AT_FDCWD, directory, 0, 0, &more) && more.stx_attributes & STATX_ATTR_MOUNT_ROOT))
+        return "a filesystem is mounted there";
+    if (above.st_mode & S_ISVTX && geteuid() && itself.st_uid != geteuid() &&
+        above.st_uid != geteuid())
+        return "it is another user's";
+    return NULL;
+}
+
 /* New, or an empty directory. */
 static zinf_status check_target(const zinf_hf_writer *w, zinf_error *err)
 {
     DIR *d = opendir(w->directory);
     bool full = false;
+    struct stat link;
 
+    if (!d && errno == ENOENT && !lstat(w->directory, &link))
+        return zinf_fail(err, ZINF_BAD_INPUT, "--export \"%.300s\": it is a link to what is not "
+                         "there; name the directory itself", w->directory);
     if (!d && errno == ENOENT)
         return ZINF_OK;
     if (!d)
@@ -118,6 +135,11 @@ static zinf_status check_target(const zinf_hf_writer *w, zinf_error *err)
     if (full)
         return zinf_fail(err, ZINF_BAD_INPUT, "--export \"%.300s\": the directory is not empty, "
                          "and nothing is overwritten; name a new one", w->directory);
+    const char *why = irreplaceable(w->directory, w->parent);
+    if (why)
+        return zinf_fail(err, ZINF_BAD_INPUT, "--export \"%.300s\": the directory is empty but "
+                         "cannot be replaced: %s; name a new one, such as \"%.300s/model\"",
+                         w->directory, why, w->directory);
     return ZINF_OK;
 }
 
@@ -306,20 +328,86 @@ static zinf_status open_shards(zinf_hf_writer *w, zinf_error *err)
     return err->status;
 }
 
-/* "a/b///" is "a/b", in "a"; "b" is in ".". */
+/* ---- texts ---- */
+
+static zinf_status write_index(const zinf_hf_writer *w, zinf_error *err)
+{
+    errno = 0;
+    json_object *index = json_object_new_object(), *metadata = json_object_new_object();
+    json_object *map = json_object_new_object();
+    uint64_t total = 0;
+
+    for (uint32_t i = 0; i < w->n_shards; i++)
+        total += w->shards[i].bytes;
+    zinf_json_add(metadata, "total_size", json_object_new_uint64(total));
+    zinf_json_add(index, "metadata", metadata);
+    for (uint32_t i = 0; i < w->plan->n_tensors; i++)
+        zinf_json_add(map, w->plan->tensors[i].name,
+                      json_object_new_string(w->shards[w->file_of[i]].name));
+    zinf_json_add(index, "weight_map", map);
+    const zinf_hf_place to = {w->dir_fd, w->temporary};
+    zinf_hf_write_text(&to, ZINF_HF_INDEX, index, err);
+    json_object_put(index);
+    return err->status;
+}
+
+/* All that is not weights: config.json, the tokenizer's, the index of several files. */
+static zinf_status write_texts(const zinf_hf_writer *w, zinf_error *err)
+{
+    const zinf_hf_place to = {w->dir_fd, w->temporary};
+    const char *from = w->options.from;
+
+    if (zinf_hf_write_config(&to, w->plan, from, w->own_dtypes ? ZINF_N_DTYPES : w->options.dtype,
+                             err) ||
+        (w->n_shards > 1 && write_index(w, err)) ||
+        (from && zinf_hf_copy_texts(&to, from, w->chunk, err)))
+        return err->status;
+    return ZINF_OK;
+}
+
+/* ---- opening ---- */
+
+/* Where the first tensor will be. */
+static zinf_status leave_mark(zinf_hf_writer *w, zinf_error *err)
+{
+    const uint64_t room = w->plan->n_tensors ? tensor_bytes(w, 0) : 0;
+    const uint64_t n = room < sizeof w->mark ? room : sizeof w->mark;
+    const char *name = w->shards[0].name;
+
+    if (!n || use_shard(w, 0, 0, err))
+        return err->status;
+    if (w->joined)
+        return zinf_read_all(w->fd, &w->mark, n, w->offsets[0], w->temporary, name, err);
+    if (getrandom(&w->mark, n, 0) != (ssize_t)n)
+        return fail_on(w, "a mark for", name, err);
+    if (!zinf_write_all(w->fd, &w->mark, n, w->offsets[0], w->temporary, name, err) &&
+        fsync(w->fd))
+        return fail_on(w, "syncing", name, err);
+    return err->status;
+}
+
+uint64_t zinf_hf_mark(const zinf_hf_writer *w)
+{
+    return w->mark;
+}
+
+/* "a/b///" is "a/b", in "a"; "b" is in "."; what is there is where its links lead. */
 static bool set_paths(zinf_hf_writer *w, const char *directory)
 {
     size_t n = strlen(directory);
 
     while (n > 1 && directory[n - 1] == '/')
         n--;
-    w->directory = strndup(directory, n);
-    if (!w->directory || asprintf(&w->temporary, "%s.zinf-writing", w->directory) < 0) {
+    w->directory = realpath(directory, NULL);
+    if (!w->directory)
+        w->directory = strndup(directory, n);
+    if (!w->directory || asprintf(&w->temporary, "%s" ZINF_HF_WRITING, w->directory) < 0) {
         w->temporary = NULL;
         return false;
     }
     const char *slash = strrchr(w->directory, '/');
-    w->parent = !slash ? strdup(".") : strndup(directory, (size_t)(slash - w->directory) + 1);
+    w->parent = !slash ? strdup(".")
+                       : strndup(w->directory, (size_t)(slash - w->directory) + 1);
     return w->parent != NULL;
 }
 
@@ -364,8 +452,9 @@ static zinf_status open_writer(const char *directory, const zinf_plan *plan,
         w->dtypes[i] = options->dtypes ? options->dtypes[i] : options->dtype;
     w->options.dtypes = NULL; /* the caller's */
     if (!err->status && !zinf_checkpoint_layout(plan, checked, err) && !cut_shards(w, err) &&
-             (joined ? !join_temporary(w, err) : !open_temporary(w, err) && !check_space(w, err)))
-        open_shards(w, err);
+             (joined ? !join_temporary(w, err) : !open_temporary(w, err) && !check_space(w, err)) &&
+        !open_shards(w, err) && !leave_mark(w, err) && !joined)
+        write_texts(w, err);
     free(checked);
     if (err->status)
         zinf_hf_abandon(w);
@@ -507,199 +596,6 @@ zinf_status zinf_hf_put(zinf_hf_writer *w, uint32_t tensor, uint64_t first, uint
 
 /* ---- commit ---- */
 
-static zinf_status write_text(const zinf_hf_writer *w, const char *name, json_object *object,
-                              zinf_error *err)
-{
-    const char *text = json_object_to_json_string_ext(
-        object, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED | JSON_C_TO_STRING_NOSLASHESCAPE);
-    const bool fine = text && errno != ENOMEM; /* 0 when the object was begun */
-    const int fd = openat(w->dir_fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-
-    if (fd < 0)
-        return fail_on(w, "creating", name, err);
-    if (!fine)
-        zinf_fail(err, ZINF_MACHINE, "export: out of memory");
-    else if (!zinf_write_all(fd, text, strlen(text), 0, w->temporary, name, err) &&
-             !zinf_write_all(fd, "\n", 1, strlen(text), w->temporary, name, err) && fsync(fd))
-        fail_on(w, "syncing", name, err);
-    if (close(fd))
-        fail_on(w, "closing", name, err);
-    return err->status;
-}
-
-static zinf_status write_index(const zinf_hf_writer *w, zinf_error *err)
-{
-    errno = 0;
-    json_object *index = json_object_new_object(), *metadata = json_object_new_object();
-    json_object *map = json_object_new_object();
-    uint64_t total = 0;
-
-    for (uint32_t i = 0; i < w->n_shards; i++)
-        total += w->shards[i].bytes;
-    zinf_json_add(metadata, "total_size", json_object_new_uint64(total));
-    zinf_json_add(index, "metadata", metadata);
-    for (uint32_t i = 0; i < w->plan->n_tensors; i++)
-        zinf_json_add(map, w->plan->tensors[i].name,
-                      json_object_new_string(w->shards[w->file_of[i]].name));
-    zinf_json_add(index, "weight_map", map);
-    write_text(w, ZINF_HF_INDEX, index, err);
-    json_object_put(index);
-    return err->status;
-}
-
-static void add_text(json_object *o, const char *key, const char *text)
-{
-    zinf_json_add(o, key, json_object_new_string(text));
-}
-
-static void add_count(json_object *o, const char *key, uint64_t value)
-{
-    zinf_json_add(o, key, json_object_new_uint64(value));
-}
-
-static void add_real(json_object *o, const char *key, double value)
-{
-    char text[40];
-
-    for (int digits = 1; digits <= 17; digits++) { /* the shortest that reads back the same */
-        snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value)
-            break;
-    }
-    if (!strpbrk(text, ".e"))
-        strcat(text, ".0");
-    zinf_json_add(o, key, json_object_new_double_s(value, text));
-}
-
-static void add_flag(json_object *o, const char *key, bool value)
-{
-    zinf_json_add(o, key, json_object_new_boolean(value));
-}
-
-/* What transformers needs to build the plan's model. */
-static json_object *make_config(const zinf_model_info *m)
-{
-    const bool gpt2 = m->family[0] == 'g';
-    const char *type = gpt2 ? "gpt2" : m->qkv_bias ? "qwen2" : "llama";
-    errno = 0;
-    json_object *c = json_object_new_object(), *names = json_object_new_array();
-
-    zinf_json_append(names, json_object_new_string(gpt2 ? "GPT2LMHeadModel"
-                                                        : m->qkv_bias ? "Qwen2ForCausalLM"
-                                                                      : "LlamaForCausalLM"));
-    zinf_json_add(c, "architectures", names);
-    add_text(c, "model_type", type);
-    add_count(c, "vocab_size", m->vocab);
-    add_flag(c, "tie_word_embeddings", m->tied_embeddings);
-    if (gpt2) {
-        add_count(c, "n_positions", m->context);
-        add_count(c, "n_embd", m->hidden);
-        add_count(c, "n_layer", m->layers);
-        add_count(c, "n_head", m->heads);
-        add_count(c, "n_inner", m->ffn);
-        add_text(c, "activation_function", "gelu_new");
-        add_real(c, "layer_norm_epsilon", 1e-5);
-        add_real(c, "resid_pdrop", 0);
-        add_real(c, "embd_pdrop", 0);
-        add_real(c, "attn_pdrop", 0);
-        return c;
-    }
-    add_count(c, "max_position_embeddings", m->context);
-    add_count(c, "hidden_size", m->hidden);
-    add_count(c, "intermediate_size", m->ffn);
-    add_count(c, "num_hidden_layers", m->layers);
-    add_count(c, "num_attention_heads", m->heads);
-    add_count(c, "num_key_value_heads", m->kv_heads);
-    add_count(c, "head_dim", m->head_dim);
-    add_text(c, "hidden_act", "silu");
-    add_real(c, "rms_norm_eps", m->norm_eps);
-    add_real(c, "rope_theta", m->rope_theta);
-    if (m->rope_factor > 0) {
-        json_object *scaling = json_object_new_object();
-        add_text(scaling, "rope_type", "llama3");
-        add_real(scaling, "factor", m->rope_factor);
-        add_real(scaling, "low_freq_factor", m->rope_low_freq_factor);
-        add_real(scaling, "high_freq_factor", m->rope_high_freq_factor);
-        add_count(scaling, "original_max_position_embeddings", m->rope_original_context);
-        zinf_json_add(c, "rope_scaling", scaling);
-    }
-    if (m->qkv_bias)
-        add_flag(c, "use_sliding_window", false);
-    else
-        add_flag(c, "attention_bias", false);
-    return c;
-}
-
-/* That of the directory that training began with, or a new one. */
-static zinf_status write_config(const zinf_hf_writer *w, zinf_error *err)
-{
-    const char *dtype = w->options.dtype == ZINF_F32    ? "float32"
-                        : w->options.dtype == ZINF_BF16 ? "bfloat16"
-                                                        : "float16";
-    json_object *config = NULL;
-    char *path = NULL, *text = NULL, what[420];
-    size_t n = 0;
-
-    if (w->options.from) {
-        if (asprintf(&path, "%s/config.json", w->options.from) < 0)
-            return zinf_fail(err, ZINF_MACHINE, "export: out of memory");
-        snprintf(what, sizeof what, "\"%.400s\"", path);
-        if (!zinf_hf_config_load(path, &text, &n, err))
-            zinf_json_parse(what, text, n, 16, &config, err);
-        free(text);
-        free(path);
-        if (err->status)
-            return err->status;
-    } else {
-        config = make_config(&w->plan->model);
-    }
-    /* the newer name where the file has it, else the one that all versions read */
-    if (!w->own_dtypes)
-        add_text(config, json_object_object_get_ex(config, "dtype", NULL) ? "dtype"
-                                                                            : "torch_dtype",
-                 dtype);
-    write_text(w, "config.json", config, err);
-    json_object_put(config);
-    return err->status;
-}
-
-static zinf_status copy_file(const zinf_hf_writer *w, const char *name, zinf_error *err)
-{
-    char *path = NULL;
-    struct stat st;
-    uint64_t at = 0;
-
-    if (asprintf(&path, "%s/%s", w->options.from, name) < 0)
-        return zinf_fail(err, ZINF_MACHINE, "export: out of memory");
-    const int from = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    free(path);
-    if (from < 0 && errno == ENOENT)
-        return ZINF_OK;
-    if (from < 0 || fstat(from, &st) || !S_ISREG(st.st_mode)) {
-        zinf_fail(err, ZINF_BAD_INPUT, "export: \"%s\" in \"%.300s\" cannot be copied: %s", name,
-                  w->options.from, from < 0 ? strerror(errno) : "not a regular file");
-        if (from >= 0)
-            close(from);
-        return err->status;
-    }
-    const int to = openat(w->dir_fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (to < 0)
-        fail_on(w, "creating", name, err);
-    while (!err->status && at < (uint64_t)st.st_size) {
-        const uint64_t left = (uint64_t)st.st_size - at;
-        const uint64_t some = left < ZINF_HF_CHUNK ? left : ZINF_HF_CHUNK;
-        if (!zinf_read_all(from, w->chunk, some, at, w->options.from, name, err))
-            zinf_write_all(to, w->chunk, some, at, w->temporary, name, err);
-        at += some;
-    }
-    if (!err->status && fsync(to))
-        fail_on(w, "syncing", name, err);
-    if (to >= 0)
-        close(to);
-    close(from);
-    return err->status;
-}
-
 static zinf_status check_complete(const zinf_hf_writer *w, zinf_error *err)
 {
     for (uint32_t i = 0; i < w->plan->n_tensors; i++) {
@@ -753,13 +649,8 @@ static zinf_status publish(zinf_hf_writer *w, zinf_error *err)
 
 zinf_status zinf_hf_commit(zinf_hf_writer *w, zinf_error *err)
 {
-    if (!check_complete(w, err) && !write_config(w, err) &&
-        (w->n_shards == 1 || !write_index(w, err))) {
-        for (int i = 0; w->options.from && !err->status && i < N_COPIED; i++)
-            copy_file(w, copied[i], err);
-        if (!err->status)
-            publish(w, err);
-    }
+    if (!check_complete(w, err))
+        publish(w, err);
     zinf_hf_abandon(w);
     return err->status;
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/files.h"
+#include "runtime/paths.h"
 
 typedef enum option_kind { TEXT, COUNT, REAL, CHOICE, HELP } option_kind;
 
@@ -171,17 +171,16 @@ static zinf_status check(const zinf_run_options *o, zinf_error *err)
                          "which is not given");
     if (o->prompt && !o->sample)
         return zinf_fail(err, ZINF_BAD_INPUT, "--prompt needs --sample N");
-    const zinf_named_file files[] = {{"PLAN", o->plan, false}, {"--data", o->data, false},
-                                     {"--val", o->val, false}, {"--eval", o->eval, false},
-                                     {"--log", o->log, true}, {"--trace", o->trace, true}};
-    return zinf_files_distinct(files, sizeof files / sizeof *files, err);
+    return zinf_paths_check(o, err);
 }
 
 zinf_status zinf_run_options_parse(int argc, char **argv, zinf_run_options *ret_options,
                                    zinf_error *err)
 {
     zinf_run_options o = {.val_batches = 20, .temperature = 0.8};
+    uint32_t given = 0;
 
+    _Static_assert(N_OPTIONS <= 32, "one bit each");
     for (int i = 1; i < argc; i++) {
         const char *word = argv[i], *equals = strchr(word, '=');
         const size_t n = equals ? (size_t)(equals - word) : strlen(word);
@@ -211,6 +210,10 @@ zinf_status zinf_run_options_parse(int argc, char **argv, zinf_run_options *ret_
         if (option->offset == AT(nvme) && option->kind == TEXT && o.nvme)
             return zinf_fail(err, ZINF_BAD_INPUT, "several --nvme directories are not built yet; "
                              "give one");
+        if (given & 1u << (option - options))
+            return zinf_fail(err, ZINF_BAD_INPUT, "%s is given twice; the first would be ignored",
+                             option->name);
+        given |= 1u << (option - options);
         if (set(option, value, &o, err))
             return err->status;
         o.steps_given |= option->offset == AT(steps) && option->kind == COUNT;
@@ -235,8 +238,8 @@ void zinf_run_options_help(FILE *out)
     }
     fputs("\nA plan of several ranks is started by mpirun or srun with as many processes and the\n"
           "same options for each; rank 0 prints and logs, --save and --export name directories\n"
-          "that every rank sees. If a rank dies, is stopped or fails, all end within 30 s and\n"
-          "name it.\n"
+          "that every rank sees; what is read may be copies, whose bytes are compared. If a rank\n"
+          "dies, is stopped or fails, all end within 30 s and name it.\n"
           "\nThe product (the sample, the table of predicted against measured) goes to standard\n"
           "output, everything else to standard error. Control-C and SIGTERM end the run after the\n"
           "current step, with a checkpoint if --save is given, and exit 0; a second one ends it\n"

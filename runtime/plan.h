@@ -21,6 +21,7 @@
 #include "runtime/error.h"
 
 #define ZINF_PLAN_VERSION 6
+extern const char zinf_plan_magic[8]; /* what a plan file begins with */
 enum { ZINF_NAME_BYTES = 64, ZINF_PAGE = 4096, ZINF_MAX_OPERANDS = 10 };
 #define ZINF_NONE UINT32_MAX /* "no index" in every 32-bit index field */
 

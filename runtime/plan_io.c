@@ -16,6 +16,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "runtime/files.h"
 #include "runtime/plan.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -25,7 +26,7 @@
 /* Far above a plan of ten million instructions; a sparse file of terabytes is not read. */
 #define MOST_FILE_BYTES ((uint64_t)1 << 33)
 
-static const char magic[8] = {'Z', 'I', 'N', 'F', 'P', 'L', 'A', 'N'};
+const char zinf_plan_magic[8] = {'Z', 'I', 'N', 'F', 'P', 'L', 'A', 'N'};
 
 /* The arrays of a plan, in file order. */
 #define SECTIONS(X)                                                                              \
@@ -191,7 +192,7 @@ zinf_status zinf_plan_write(zinf_plan *plan, const char *path, zinf_error *err)
     struct stat info;
     int fd = -1;
 
-    memcpy(header.magic, magic, sizeof magic);
+    memcpy(header.magic, zinf_plan_magic, sizeof zinf_plan_magic);
     for (int i = 0; i < N_SECTIONS; i++)
         header.counts[i] = *section_count(plan, i);
     header.file_bytes = file_bytes(&header);
@@ -224,7 +225,8 @@ zinf_status zinf_plan_write(zinf_plan *plan, const char *path, zinf_error *err)
     }
     fd = open(temporary, O_WRONLY | O_CLOEXEC | (in_place ? 0 : O_CREAT | O_TRUNC), 0644);
     if (fd < 0) {
-        zinf_fail(err, ZINF_MACHINE, "cannot create \"%s\": %s", temporary, strerror(errno));
+        zinf_fail(err, zinf_files_blame(errno), "cannot create \"%s\": %s", temporary,
+                  strerror(errno));
         goto done;
     }
     if (write_all(fd, &header, sizeof header, temporary, err) ||
@@ -260,7 +262,7 @@ done:
 static zinf_status check_header(const file_header *header, uint64_t size, const char *path,
                                 zinf_error *err)
 {
-    if (memcmp(header->magic, magic, sizeof magic))
+    if (memcmp(header->magic, zinf_plan_magic, sizeof zinf_plan_magic))
         return zinf_fail(err, ZINF_BAD_INPUT, "\"%s\" is not a zinf plan (its first bytes are "
                          "not \"ZINFPLAN\"); make one with zinf-plan -o", path);
     if (header->version != ZINF_PLAN_VERSION)

@@ -203,15 +203,15 @@ static unsigned n_files(const zinf_plan *plan, const zinf_run_options *o)
         RESERVING = 6, /* the directory, the checkpoint in it, its three arrays, its manifest */
         SAVING = 8,    /* the first five, and older ones looked through to remove them */
         READING = 4,   /* the checkpoint, its three arrays */
-        EXPORTING = 2, /* the directory, a shard */
-        COPYING = 2    /* a file, its copy */
+        EXPORTING = 2 /* the directory, a shard */
     };
     const bool nvme = plan->machine.arena_bytes[ZINF_TIER_NVME] > 0;
+    const unsigned exporting = o->export ? EXPORTING : 0; /* from the beginning */
     const unsigned held = (nvme ? TIER + (o->engine == ZINF_ENGINE_THREADS ? 0 : RINGS) : 0) +
-                          (o->save ? PLACE : 0);
+                          (o->save ? PLACE : 0) + exporting;
     const unsigned data = !!o->data + !!o->val + !!o->eval + !!o->log;
-    const unsigned exporting = o->export ? EXPORTING : 0;
-    const unsigned ending = o->save ? exporting + SAVING : o->export ? EXPORTING + COPYING : 1;
+    /* an export that fails is saved instead */
+    const unsigned ending = o->save ? SAVING : o->export ? PLACE + SAVING : 1;
     const unsigned beginning = o->resume ? READING + (o->save ? RESERVING : 1) : 0;
 
     return held + (beginning > data + ending ? beginning : data + ending);

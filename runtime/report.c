@@ -176,7 +176,7 @@ zinf_status zinf_log_continue(const char *path, uint64_t step, FILE **ret_log,
         return zinf_log_open(path, ret_log, err);
     log = fopen(path, "r+e");
     if (!log)
-        return zinf_fail(err, ZINF_MACHINE, "cannot open log \"%s\": %s", path,
+        return zinf_fail(err, zinf_files_blame(errno), "cannot open log \"%s\": %s", path,
                          strerror(errno));
     if (!find_end(log, path, step, &end, ret_found, err) &&
         (fseeko(log, end, SEEK_SET) || ftruncate(fileno(log), end)))

@@ -21,6 +21,7 @@
 #include "runtime/executor.h"
 #include "runtime/files.h"
 #include "runtime/hf.h"
+#include "runtime/inputs.h"
 #include "runtime/nonfinite.h"
 #include "runtime/overhead.h"
 #include "runtime/params_hash.h"
@@ -29,37 +30,14 @@
 #include "runtime/rate.h"
 #include "runtime/report.h"
 #include "runtime/sample.h"
+#include "runtime/session.h"
 #include "runtime/storage.h"
-#include "runtime/together.h"
 
-#define EXPORT_SHARD_BYTES 5000000000u
 enum { MOST_SKIPPED = 10 }; /* steps in a row whose loss or norm is not finite */
-
-typedef struct session {
-    const zinf_run_options *options;
-    zinf_ranks *ranks;
-    zinf_plan plan;
-    const volatile sig_atomic_t *stop;
-    zinf_data *data, *val, *eval;
-    zinf_storage *storage;
-    zinf_executor *executor;
-    zinf_params_hash *hash;
-    zinf_checkpoint_place *place; /* of --save; NULL: none */
-    zinf_progress progress; /* where training stands */
-    uint64_t steps;         /* where it is to end */
-    uint64_t saved_step;    /* of the last checkpoint written here; UINT64_MAX: none */
-    uint64_t n_skipped;     /* in a row */
-    bool pending;           /* the last step's updates may be left to FLUSH */
-    FILE *log;
-    zinf_progress_line line;
-    zinf_run_report report;
-    zinf_rank_report *rank_reports; /* [n_ranks] */
-    uint32_t *export_dtypes;        /* [n_tensors] of --export-dtype source; else NULL */
-} session;
 
 /* ---- load ---- */
 
-static zinf_status open_data(session *s, zinf_error *err)
+static zinf_status open_data(zinf_session *s, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
     const zinf_model_info *model = &s->plan.model;
@@ -80,21 +58,8 @@ static zinf_status open_data(session *s, zinf_error *err)
     return ZINF_OK;
 }
 
-static zinf_status begin_export(session *s, zinf_hf_writer **ret_writer, zinf_error *err)
-{
-    static const zinf_dtype dtypes[] = {
-        [ZINF_EXPORT_F32] = ZINF_F32, [ZINF_EXPORT_BF16] = ZINF_BF16, [ZINF_EXPORT_F16] = ZINF_F16,
-        [ZINF_EXPORT_SOURCE] = ZINF_F32};
-    const zinf_run_options *o = s->options;
-    const zinf_hf_options options = {
-        .from = o->init, .dtype = dtypes[o->export_dtype], .dtypes = s->export_dtypes,
-        .shard_bytes = o->export_shard_bytes ? o->export_shard_bytes : EXPORT_SHARD_BYTES};
-
-    return zinf_together_create_hf(s->ranks, o->export, &s->plan, &options, ret_writer, err);
-}
-
 /* Of --export-dtype source. */
-static zinf_status read_dtypes(session *s, zinf_error *err)
+static zinf_status read_dtypes(zinf_session *s, zinf_error *err)
 {
     zinf_hf_reader *reader = NULL;
 
@@ -112,44 +77,14 @@ static zinf_status read_dtypes(session *s, zinf_error *err)
     return ZINF_OK;
 }
 
-/* Begins an export and drops it: a directory that cannot take one is found out now, not after the
- * work that it would have kept. */
-static zinf_status try_export(session *s, zinf_error *err)
-{
-    zinf_hf_writer *writer = NULL;
-
-    if (s->options->export && begin_export(s, &writer, err))
-        return err->status;
-    return writer ? zinf_together_abandon_hf(s->ranks, writer, err) : ZINF_OK;
-}
-
-/* How many checkpoints this run still writes. */
-static uint64_t saves_to_come(const session *s)
-{
-    const uint64_t every = s->options->save_every, first = s->progress.step;
-    const uint64_t last = s->steps > first ? s->steps : first;
-
-    if (!every)
-        return 1;
-    return last / every - first / every + (last % every || last == first);
-}
-
-/* A place that cannot take all checkpoints is found out before the work they would keep, and
- * nobody else can take the space of the next one. */
-static zinf_status reserve_place(session *s, zinf_error *err)
-{
-    return s->place ? zinf_checkpoint_reserve(s->place, &s->plan, &s->progress, saves_to_come(s),
-                                              err) : ZINF_OK;
-}
-
 /* What --trace takes besides the plan's total. */
-static uint64_t traced_bytes(const session *s)
+static uint64_t traced_bytes(const zinf_session *s)
 {
     return s->options->trace ? zinf_overhead_trace_bytes(&s->plan) : 0;
 }
 
 /* As many ranks as the plan is for; all of them know both numbers. */
-static zinf_status check_ranks(const session *s, zinf_error *err)
+static zinf_status check_ranks(const zinf_session *s, zinf_error *err)
 {
     const uint32_t planned = s->plan.decisions.ranks, found = s->ranks->collective->n_ranks;
 
@@ -171,30 +106,18 @@ static uint64_t hash_text(const char *text)
     return text ? XXH64(text, strlen(text), 0) : 0;
 }
 
-/* What every rank must agree on, beside the plan. */
-static zinf_status compare_inputs(session *s, uint64_t checkpoint, zinf_error *err)
+/* What every rank must agree on, beside the plan. pretrained: of --init, or NULL. */
+static zinf_status compare_inputs(zinf_session *s, zinf_hf_reader *pretrained, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
-    uint64_t data = 0, val = 0, eval = 0;
-
-    if (s->data)
-        zinf_data_identity(s->data, &data, err);
-    if (s->val && !err->status)
-        zinf_data_identity(s->val, &val, err);
-    if (s->eval && !err->status)
-        zinf_data_identity(s->eval, &eval, err);
-    if (zinf_ranks_together(s->ranks, err))
-        return err->status;
     const zinf_ranks_fact facts[] = {
-        {"--data", data},
-        {"--val", val},
-        {"--eval", eval},
+        {"--data", s->data != NULL},
+        {"--val", s->val != NULL},
+        {"--eval", s->eval != NULL},
+        {"--init", pretrained != NULL},
         {"--steps", s->steps},
         {"step to begin at", s->progress.step},
         {"position in the data", s->progress.data_position},
-        {"checkpoint to resume", checkpoint},
-        {"--init", hash_text(o->init)},
-        {"--save", hash_text(o->save)},
         {"--save-every", o->save_every},
         {"--val-every", o->val_every},
         {"--val-batches", o->val_batches},
@@ -204,10 +127,24 @@ static zinf_status compare_inputs(session *s, uint64_t checkpoint, zinf_error *e
         {"--temperature", (uint64_t)(o->temperature * 1e9)},
     };
 
-    return zinf_ranks_compare(s->ranks, facts, sizeof facts / sizeof *facts, err);
+    if (zinf_ranks_compare(s->ranks, facts, sizeof facts / sizeof *facts, err))
+        return err->status;
+    const struct {
+        const char *option;
+        zinf_data *data;
+    } files[] = {{"--data", s->data}, {"--val", s->val}, {"--eval", s->eval}};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        const zinf_input input = zinf_input_data(files[i].option, files[i].data);
+        if (files[i].data && zinf_inputs_compare(s->ranks, &input, err))
+            return err->status;
+    }
+    if (!pretrained)
+        return ZINF_OK;
+    const zinf_input input = zinf_input_model(pretrained);
+    return zinf_inputs_compare(s->ranks, &input, err);
 }
 
-static zinf_status read_plan(session *s, zinf_error *err)
+static zinf_status read_plan(zinf_session *s, zinf_error *err)
 {
     if (zinf_plan_read(s->options->plan, &s->plan, err) == ZINF_OK)
         zinf_plan_check(&s->plan, err);
@@ -220,9 +157,11 @@ static zinf_status read_plan(session *s, zinf_error *err)
     if (zinf_ranks_together(s->ranks, err))
         return err->status;
     const zinf_run_options *o = s->options;
-    const zinf_ranks_fact facts[] = { /* an export is tried together, before all else is known */
+    const zinf_ranks_fact facts[] = { /* what is done together before all else is known */
         {"plan", s->plan.hash},
-        {"--export", hash_text(o->export)},
+        {"--resume", o->resume != NULL},
+        {"--save", o->save != NULL},
+        {"--export", o->export != NULL},
         {"--export-dtype", o->export_dtype},
         {"--export-shard", o->export_shard_bytes},
     };
@@ -237,7 +176,7 @@ static zinf_status read_plan(session *s, zinf_error *err)
 }
 
 /* What a run opens before it begins; nothing large yet. */
-static zinf_status open_files(session *s, zinf_error *err)
+static zinf_status open_files(zinf_session *s, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
 
@@ -249,7 +188,7 @@ static zinf_status open_files(session *s, zinf_error *err)
     if (o->save && s->ranks->collective->rank == 0 &&
         zinf_checkpoint_claim(o->save, o->resume, &s->place, err))
         return err->status;
-    if (read_dtypes(s, err) || try_export(s, err))
+    if (read_dtypes(s, err) || zinf_session_begin_export(s, err))
         return err->status;
     if (o->log && !o->resume && zinf_log_open(o->log, &s->log, err))
         return err->status;
@@ -265,7 +204,19 @@ static zinf_status open_files(session *s, zinf_error *err)
     return ZINF_OK;
 }
 
-static zinf_status open_machine(session *s, zinf_error *err)
+/* Every rank sees what rank 0 has claimed, so that saving is not the first to find out. */
+static zinf_status compare_places(zinf_session *s, zinf_error *err)
+{
+    zinf_ranks_fact same = {"directory of --save", 0};
+
+    if (!s->options->save || s->ranks->collective->n_ranks == 1)
+        return ZINF_OK;
+    zinf_checkpoint_mark(s->options->save, &same.value, err);
+    return zinf_ranks_together(s->ranks, err) ? err->status
+                                              : zinf_ranks_compare(s->ranks, &same, 1, err);
+}
+
+static zinf_status open_machine(zinf_session *s, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
     char warning[256] = "";
@@ -280,7 +231,8 @@ static zinf_status open_machine(session *s, zinf_error *err)
         if (warning[0])
             zinf_progress_say(&s->line, "zinf-run: warning: %s", warning);
     }
-    if (!o->resume && reserve_place(s, err)) /* after the nvme tier, which may be on that disk */
+    /* after the nvme tier, which may be on that disk */
+    if (!o->resume && zinf_session_reserve(s, err))
         return err->status;
     const zinf_executor_options options = {
         .backend = zinf_backend_find(s->plan.machine.backend),
@@ -293,12 +245,12 @@ static zinf_status open_machine(session *s, zinf_error *err)
     return zinf_params_hash_open(&s->plan, &s->hash, err);
 }
 
-static zinf_status load(session *s, zinf_error *err)
+static zinf_status load(zinf_session *s, zinf_error *err)
 {
     if (read_plan(s, err))
         return err->status;
     open_files(s, err);
-    if (zinf_ranks_together(s->ranks, err))
+    if (zinf_ranks_together(s->ranks, err) || compare_places(s, err))
         return err->status;
     open_machine(s, err);
     return zinf_ranks_together(s->ranks, err);
@@ -322,46 +274,7 @@ static zinf_status get_pretrained(void *context, uint32_t tensor, zinf_state_arr
     return ZINF_OK;
 }
 
-/* The master weight of largest magnitude. */
-typedef struct largest {
-    double magnitude;
-    uint64_t element; /* of the tensor */
-    uint32_t tensor;
-} largest;
-
-typedef struct state_sink {
-    zinf_checkpoint_writer *writer; /* NULL: none */
-    zinf_hf_writer *exported;       /* NULL: none */
-    zinf_params_hash *hash;
-    largest *largest; /* NULL: nobody asks */
-    zinf_error *not_exported; /* an export that fails does not take the checkpoint with it */
-} state_sink;
-
-static void find_largest(uint32_t tensor, uint64_t first, uint64_t n, const float *values,
-                         largest *ret_largest)
-{
-    for (uint64_t i = 0; i < n; i++)
-        if (!(fabs((double)values[i]) <= ret_largest->magnitude))
-            *ret_largest = (largest){fabs((double)values[i]), first + i, tensor};
-}
-
-static zinf_status put_state(void *context, uint32_t tensor, zinf_state_array array,
-                             uint64_t first, uint64_t n, const float *values, zinf_error *err)
-{
-    const state_sink *sink = context;
-
-    if (array == ZINF_STATE_MASTER)
-        zinf_params_hash_put(sink->hash, tensor, first, n, values);
-    if (sink->largest && array == ZINF_STATE_MASTER)
-        find_largest(tensor, first, n, values, sink->largest);
-    if (sink->exported && array == ZINF_STATE_MASTER && !sink->not_exported->status)
-        zinf_hf_put(sink->exported, tensor, first, n, values, sink->not_exported);
-    if (sink->writer)
-        return zinf_checkpoint_put(sink->writer, tensor, array, first, n, values, err);
-    return ZINF_OK;
-}
-
-static zinf_status continue_log(session *s, zinf_error *err)
+static zinf_status continue_log(zinf_session *s, zinf_error *err)
 {
     const char *path = s->options->log;
     const uint64_t step = s->progress.step;
@@ -381,12 +294,27 @@ static zinf_status continue_log(session *s, zinf_error *err)
     return ZINF_OK;
 }
 
-static zinf_status open_checkpoint(session *s, zinf_checkpoint_reader **ret_reader,
+/* Each copy of it is read once, by all ranks that have that one. */
+static zinf_status check_checkpoint(zinf_session *s, zinf_checkpoint_reader *reader,
+                                    zinf_error *err)
+{
+    const zinf_ranks_fact fact = {"checkpoint to resume", zinf_checkpoint_identity(reader)};
+    const zinf_input input = zinf_input_checkpoint(reader);
+    zinf_input_share share;
+
+    if (zinf_ranks_compare(s->ranks, &fact, 1, err) ||
+        zinf_inputs_share(s->ranks, &input, &share, err))
+        return err->status;
+    zinf_checkpoint_check(reader, share.index, share.n, err);
+    return zinf_ranks_together(s->ranks, err);
+}
+
+static zinf_status open_checkpoint(zinf_session *s, zinf_checkpoint_reader **ret_reader,
                                    zinf_error *err)
 {
-    if (zinf_checkpoint_open(s->options->resume, &s->plan, s->ranks->collective->rank,
-                             s->ranks->collective->n_ranks, ret_reader, &s->progress, err) ||
-        reserve_place(s, err) || continue_log(s, err))
+    zinf_checkpoint_open(s->options->resume, &s->plan, ret_reader, &s->progress, err);
+    if (zinf_ranks_together(s->ranks, err) || check_checkpoint(s, *ret_reader, err) ||
+        zinf_session_reserve(s, err) || continue_log(s, err))
         return err->status;
     if (s->progress.seed != s->plan.job.seed)
         zinf_progress_say(&s->line, "zinf-run: warning: the checkpoint was trained with seed %"
@@ -398,7 +326,7 @@ static zinf_status open_checkpoint(session *s, zinf_checkpoint_reader **ret_read
 }
 
 /* Fresh weights, a pretrained model's, or a checkpoint's; the same on every rank, or on none. */
-static zinf_status begin(session *s, zinf_error *err)
+static zinf_status begin(zinf_session *s, zinf_error *err)
 {
     const bool resume = s->options->resume != NULL;
     const uint64_t start_ns = zinf_report_now_ns();
@@ -411,7 +339,7 @@ static zinf_status begin(session *s, zinf_error *err)
     else if (s->options->init && !zinf_hf_open(s->options->init, &s->plan, &pretrained, err))
         env.get = get_pretrained;
     if (zinf_ranks_together(s->ranks, err) == ZINF_OK &&
-        compare_inputs(s, resume ? zinf_checkpoint_identity(reader) : 0, err) == ZINF_OK) {
+        compare_inputs(s, pretrained, err) == ZINF_OK) {
         env.state_context = resume ? (void *)reader : pretrained;
         env.step = s->progress.step;
         zinf_executor_run(s->executor, resume || pretrained ? ZINF_PROGRAM_LOAD
@@ -425,84 +353,6 @@ static zinf_status begin(session *s, zinf_error *err)
         zinf_progress_say(&s->line, "zinf-run: resumed \"%s\" at step %" PRIu64,
                           s->options->resume, s->progress.step);
     return err->status;
-}
-
-/* What a failed save leaves, behind what went wrong. */
-static zinf_status not_saved(const session *s, zinf_error *err)
-{
-    const size_t used = strlen(err->text);
-
-    if (s->saved_step == UINT64_MAX)
-        snprintf(err->text + used, sizeof err->text - used, "; step %" PRIu64 " is not saved",
-                 s->progress.step);
-    else
-        snprintf(err->text + used, sizeof err->text - used, "; step %" PRIu64 " is not saved, "
-                 "\"%s\" has step %" PRIu64, s->progress.step, s->options->save, s->saved_step);
-    return err->status;
-}
-
-/* The updates that the last step has left to the next, before anything else looks at the states. */
-static zinf_status flush(session *s, zinf_error *err)
-{
-    zinf_env env = {.step = s->progress.step};
-
-    if (!s->pending)
-        return ZINF_OK;
-    s->pending = false;
-    zinf_executor_run(s->executor, ZINF_PROGRAM_FLUSH, &env, err);
-    return zinf_ranks_together(s->ranks, err);
-}
-
-/* Reads all states once: into a checkpoint if `save`, into a Hugging Face directory if `export`,
- * and into the hash of the weights. ret_largest, of this rank's weights, may be NULL. */
-static zinf_status export_state(session *s, bool save, bool export, largest *ret_largest,
-                                zinf_error *err)
-{
-    if (flush(s, err))
-        return err->status;
-    zinf_error not_exported = {0}, reserving = {0};
-    state_sink sink = {.hash = s->hash, .largest = ret_largest, .not_exported = &not_exported};
-    zinf_env env = {.step = s->progress.step, .put = put_state, .state_context = &sink};
-    const uint64_t start_ns = zinf_report_now_ns();
-    uint32_t n;
-    uint64_t *totals = zinf_params_hash_totals(s->hash, &n);
-
-    zinf_params_hash_reset(s->hash);
-    if ((!save || zinf_together_create_checkpoint(s->ranks, s->options->save, &s->plan,
-                                                  &s->progress, &sink.writer, err) == ZINF_OK) &&
-        (!export || begin_export(s, &sink.exported, err) == ZINF_OK))
-        zinf_executor_run(s->executor, ZINF_PROGRAM_SAVE, &env, err);
-    if (zinf_ranks_together(s->ranks, err) == ZINF_OK && save)
-        zinf_together_commit_checkpoint(s->ranks, &sink.writer, err);
-    zinf_checkpoint_abandon(sink.writer);
-    if (err->status) {
-        zinf_hf_abandon(sink.exported);
-        return save ? not_saved(s, err) : err->status;
-    }
-    if (save) {
-        s->saved_step = s->progress.step;
-        s->report.save_s = 1e-9 * (double)(zinf_report_now_ns() - start_ns);
-        zinf_progress_say(&s->line, "zinf-run: saved step %" PRIu64 " in \"%s\"",
-                          s->progress.step, s->options->save);
-    }
-    if (save && s->progress.step < s->steps && reserve_place(s, &reserving))
-        zinf_progress_say(&s->line, "zinf-run: warning: the next save will fail unless this "
-                          "changes: %s", reserving.text);
-    if (not_exported.status)
-        *err = not_exported;
-    if (export && zinf_ranks_together(s->ranks, err)) {
-        zinf_hf_abandon(sink.exported);
-        return err->status;
-    }
-    if (export && zinf_together_commit_hf(s->ranks, sink.exported, err))
-        return err->status;
-    if (export)
-        zinf_progress_say(&s->line, "zinf-run: exported the model of step %" PRIu64 " to \"%s\"%s",
-                          s->progress.step, s->options->export, s->options->init ? "" :
-                          "; its tokenizer is not known, copy it there");
-    if (zinf_ranks_add(s->ranks, totals, n, err))
-        return err->status;
-    return zinf_params_hash_digest(s->hash, &s->report.params_hash, err);
 }
 
 /* ---- steps ---- */
@@ -528,7 +378,7 @@ static zinf_status next_batch(void *context, uint64_t n, uint64_t cols, int32_t 
 
 /* Mean loss over the first batches of the validation data, in file order; as many as are asked
  * for, and what is missing to the same number on every rank. */
-static zinf_status validate(session *s, double *ret_loss, zinf_error *err)
+static zinf_status validate(zinf_session *s, double *ret_loss, zinf_error *err)
 {
     const uint64_t micro = s->plan.decisions.micro_batch;
     const uint64_t most = (zinf_data_n_sequences(s->val) + micro - 1) / micro;
@@ -538,7 +388,7 @@ static zinf_status validate(session *s, double *ret_loss, zinf_error *err)
     token_source source = {s->ranks->collective, s->val, &position};
     double sum = 0;
 
-    if (flush(s, err))
+    if (zinf_session_flush(s, err))
         return err->status;
     if (n == 0 || s->plan.programs[ZINF_PROGRAM_EVAL].n_segments == 0)
         return zinf_fail(err, ZINF_BAD_INPUT, "there is nothing to validate with: --val-batches "
@@ -553,7 +403,7 @@ static zinf_status validate(session *s, double *ret_loss, zinf_error *err)
     return ZINF_OK;
 }
 
-static void measure(session *s, double step_s)
+static void measure(zinf_session *s, double step_s)
 {
     zinf_run_report *r = &s->report;
     const double weight = r->n_steps < 2 ? 1 : 1 / (double)r->n_steps; /* the first warms up */
@@ -568,18 +418,18 @@ static void measure(session *s, double step_s)
 
 /* A gradient was found wrong after other units were updated: some states are this step's, some the
  * last one's, and nothing is saved. (If it is the loss that is not finite no unit was updated.) */
-static bool too_late(const session *s, const zinf_env *env)
+static bool too_late(const zinf_session *s, const zinf_env *env)
 {
     return s->plan.decisions.optimizer_time == ZINF_IN_BACKWARD && isfinite(env->loss);
 }
 
 /* Of each rank's largest weight the largest. */
-static zinf_status find_largest_of_all(session *s, largest *most, zinf_error *err)
+static zinf_status find_largest_of_all(zinf_session *s, zinf_largest *most, zinf_error *err)
 {
-    largest found = {0};
+    zinf_largest found = {0};
 
     for (uint32_t r = 0; r < s->ranks->collective->n_ranks; r++) {
-        largest theirs = *most;
+        zinf_largest theirs = *most;
         if (zinf_ranks_share(s->ranks, s->ranks->collective->rank == r, &theirs, sizeof theirs,
                              err))
             return err->status;
@@ -592,12 +442,12 @@ static zinf_status find_largest_of_all(session *s, largest *most, zinf_error *er
 
 /* After a step whose update was left out, so that the state is the one before it. `before` is
  * where training stood then: a run that stops goes back there and saves that. */
-static zinf_status not_finite(session *s, const zinf_env *env, const zinf_progress *before,
+static zinf_status not_finite(zinf_session *s, const zinf_env *env, const zinf_progress *before,
                               zinf_error *err)
 {
     const uint64_t step = s->progress.step;
     char why[500] = "";
-    largest most = {0};
+    zinf_largest most = {0};
     zinf_nonfinite first;
 
     zinf_nonfinite_explain(&s->plan, s->executor, env, why, sizeof why);
@@ -619,8 +469,8 @@ static zinf_status not_finite(session *s, const zinf_env *env, const zinf_progre
     if (s->options->on_nonfinite == ZINF_ON_NONFINITE_STOP)
         s->progress = *before;
     zinf_error saving = {0};
-    if (export_state(s, s->options->save && s->saved_step != s->progress.step, false, &most,
-                     &saving))
+    const char *save = s->saved_step != s->progress.step ? s->options->save : NULL;
+    if (zinf_session_keep(s, save, NULL, &most, &saving))
         zinf_progress_say(&s->line, "zinf-run: warning: the last good state could not be read or "
                           "saved: %s", saving.text);
     if (find_largest_of_all(s, &most, err))
@@ -639,7 +489,7 @@ static zinf_status not_finite(session *s, const zinf_env *env, const zinf_progre
                      "check the data", MOST_SKIPPED, step, why);
 }
 
-static zinf_status one_step(session *s, bool last, zinf_error *err)
+static zinf_status one_step(zinf_session *s, bool last, zinf_error *err)
 {
     const zinf_job_info *job = &s->plan.job;
     const zinf_progress before = s->progress;
@@ -660,9 +510,8 @@ static zinf_status one_step(session *s, bool last, zinf_error *err)
         .tokens = s->progress.step * job->global_batch * job->sequence,
         .step_s = 1e-9 * (double)zinf_executor_wall_ns(s->executor)};
     measure(s, step.step_s);
-    if (s->options->trace && last && zinf_trace_write(s->options->trace, &s->plan, s->executor,
-                                                      err))
-        return err->status;
+    if (s->options->trace && last)
+        zinf_trace_write(s->options->trace, &s->plan, s->executor, &s->late);
     step.tokens_per_s = (double)(job->global_batch * job->sequence) / step.step_s;
     if (s->plan.predicted.peak_flops > 0)
         step.mfu = s->plan.predicted.flops_per_step / step.step_s / s->plan.predicted.peak_flops;
@@ -671,22 +520,22 @@ static zinf_status one_step(session *s, bool last, zinf_error *err)
     if (step.validated && validate(s, &step.val_loss, err))
         return err->status;
     zinf_progress_step(&s->line, &step, last);
-    if (s->log && zinf_log_step(s->log, &step, err))
-        return err->status;
+    if (s->log && !s->late.status)
+        zinf_log_step(s->log, &step, &s->late);
     if (!env.skip)
         s->n_skipped = 0;
     else if (not_finite(s, &env, &before, err))
         return err->status;
     if (s->options->save_every && s->progress.step % s->options->save_every == 0)
-        return export_state(s, true, false, NULL, err);
+        return zinf_session_keep(s, s->options->save, NULL, NULL, err);
     return ZINF_OK;
 }
 
-/* Whether any rank was told to stop. */
-static zinf_status ask_stop(session *s, const volatile sig_atomic_t *stop, bool *ret_stop,
+/* Whether any rank was told to stop, or cannot write its log. */
+static zinf_status ask_stop(zinf_session *s, const volatile sig_atomic_t *stop, bool *ret_stop,
                             zinf_error *err)
 {
-    double told = *stop != 0;
+    double told = *stop != 0 || s->late.status;
 
     if (zinf_ranks_sum(s->ranks, &told, 1, err))
         return err->status;
@@ -694,7 +543,7 @@ static zinf_status ask_stop(session *s, const volatile sig_atomic_t *stop, bool 
     return ZINF_OK;
 }
 
-static zinf_status train(session *s, const volatile sig_atomic_t *stop, zinf_error *err)
+static zinf_status train(zinf_session *s, const volatile sig_atomic_t *stop, zinf_error *err)
 {
     const uint64_t first = s->progress.step;
     bool stopped = false;
@@ -708,21 +557,20 @@ static zinf_status train(session *s, const volatile sig_atomic_t *stop, zinf_err
         if (one_step(s, s->progress.step + 1 == s->steps, err) || ask_stop(s, stop, &stopped, err))
             return err->status;
     if (stopped && s->progress.step < s->steps) {
-        if (s->options->trace && s->progress.step > first &&
-            zinf_trace_write(s->options->trace, &s->plan, s->executor, err))
-            return err->status;
+        if (s->options->trace && s->progress.step > first)
+            zinf_trace_write(s->options->trace, &s->plan, s->executor, &s->late);
         zinf_progress_say(&s->line, "zinf-run: stopped after step %" PRIu64 " of %" PRIu64,
                           s->progress.step, s->steps);
     }
     if (s->options->trace && s->progress.step == first)
         zinf_progress_say(&s->line, "zinf-run: warning: no step was done, so \"%s\" was not "
                           "written", s->options->trace);
-    return flush(s, err);
+    return zinf_session_flush(s, err);
 }
 
 /* ---- the end ---- */
 
-static void account(session *s)
+static void account(zinf_session *s)
 {
     const zinf_machine_info *machine = &s->plan.machine;
     zinf_run_report *r = &s->report;
@@ -744,7 +592,7 @@ static void account(session *s)
 }
 
 /* Each rank's measured memory and what it has sent, where rank 0 can report it. */
-static zinf_status account_ranks(session *s, zinf_error *err)
+static zinf_status account_ranks(zinf_session *s, zinf_error *err)
 {
     const zinf_collective *c = s->ranks->collective;
     zinf_run_report *r = &s->report;
@@ -762,7 +610,7 @@ static zinf_status account_ranks(session *s, zinf_error *err)
     return c->allgather(c, &mine, s->rank_reports, sizeof mine, ZINF_U8, err);
 }
 
-static zinf_status evaluate(session *s, zinf_error *err)
+static zinf_status evaluate(zinf_session *s, zinf_error *err)
 {
     zinf_evaluation e;
 
@@ -779,14 +627,18 @@ static zinf_status evaluate(session *s, zinf_error *err)
     return s->log ? zinf_log_eval(s->log, &e, err) : ZINF_OK;
 }
 
-static zinf_status finish(session *s, zinf_error *err)
+static zinf_status finish(zinf_session *s, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
     const bool first = s->ranks->collective->rank == 0;
 
-    if (export_state(s, o->save && s->saved_step != s->progress.step, o->export != NULL, NULL,
-                     err) ||
-        (o->eval && evaluate(s, err)))
+    zinf_error not_exported = {0};
+    if (zinf_session_keep(s, s->saved_step != s->progress.step ? o->save : NULL,
+                          o->export ? &not_exported : NULL, NULL, err))
+        return err->status;
+    if (not_exported.status)
+        return zinf_session_rescue(s, &not_exported, err);
+    if (o->eval && evaluate(s, err))
         return err->status;
     if (o->sample) {
         const bool bytes = s->plan.model.vocab == 256 ||
@@ -800,7 +652,9 @@ static zinf_status finish(session *s, zinf_error *err)
     account(s);
     if (account_ranks(s, err))
         return err->status;
-    if (first) {
+    if (s->late.status)
+        zinf_fail(err, s->late.status, "%s", s->late.text);
+    else if (first) {
         zinf_report_table(stdout, &s->plan, &s->report);
         if (ferror(stdout))
             zinf_fail(err, ZINF_MACHINE, "cannot write to standard output");
@@ -814,7 +668,7 @@ zinf_status zinf_run(const zinf_run_options *options, zinf_ranks *ranks,
                      const volatile sig_atomic_t *stop, zinf_error *err)
 {
     zinf_run_options mine = *options;
-    session s = {.options = &mine, .ranks = ranks, .saved_step = UINT64_MAX,
+    zinf_session s = {.options = &mine, .ranks = ranks, .saved_step = UINT64_MAX,
                  .stop = stop};
 
     zinf_progress_begin(&s.line, ranks->collective->rank == 0);
@@ -832,6 +686,7 @@ zinf_status zinf_run(const zinf_run_options *options, zinf_ranks *ranks,
     zinf_data_close(s.data);
     zinf_data_close(s.val);
     zinf_data_close(s.eval);
+    zinf_hf_abandon(s.exporter);
     zinf_checkpoint_release(s.place);
     if (s.log)
         fclose(s.log);

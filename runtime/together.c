@@ -44,6 +44,10 @@ zinf_status zinf_together_create_hf(zinf_ranks *ranks, const char *directory,
             zinf_hf_join(directory, plan, options, &writer, err);
         zinf_ranks_together(ranks, err);
     }
+    if (!err->status) {
+        const zinf_ranks_fact same = {"directory of --export", zinf_hf_mark(writer)};
+        zinf_ranks_compare(ranks, &same, 1, err);
+    }
     if (err->status)
         zinf_hf_abandon(writer);
     else
@@ -64,14 +68,4 @@ zinf_status zinf_together_commit_hf(zinf_ranks *ranks, zinf_hf_writer *writer, z
     else
         zinf_hf_abandon(writer);
     return zinf_ranks_together(ranks, err);
-}
-
-zinf_status zinf_together_abandon_hf(zinf_ranks *ranks, zinf_hf_writer *writer, zinf_error *err)
-{
-    if (ranks->collective->rank != 0)
-        zinf_hf_abandon(writer);
-    zinf_ranks_together(ranks, err);
-    if (ranks->collective->rank == 0)
-        zinf_hf_abandon(writer);
-    return err->status;
 }

@@ -23,7 +23,5 @@ zinf_status zinf_together_create_hf(zinf_ranks *ranks, const char *directory,
                                     zinf_hf_writer **ret_writer, zinf_error *err);
 /* The writer is freed, also on failure. */
 zinf_status zinf_together_commit_hf(zinf_ranks *ranks, zinf_hf_writer *writer, zinf_error *err);
-/* Rank 0 removes the files once no other has them open. */
-zinf_status zinf_together_abandon_hf(zinf_ranks *ranks, zinf_hf_writer *writer, zinf_error *err);
 
 #endif

@@ -436,7 +436,7 @@ def no_output_overwrites_an_input_or_another_output():
 def a_bad_trace_is_found_before_training_and_closed_descriptors_spoil_no_file():
     plan, saved = lab.plan(MODEL, DEVICE), lab.path("saved")
     done = lab.call(lab.run_command, plan, "--data", lab.text, "--steps", "1", "--save", saved,
-                    "--trace", os.path.join(lab.path("absent"), "t"), code=4)
+                    "--trace", os.path.join(lab.path("absent"), "t"), code=2)
     assert "trace" in done.stderr and "step 1/" not in done.stderr, done.stderr
     lab.call(lab.run_command, plan, "--data", lab.text, "--val", lab.text, "--val-batches", "0",
              code=2)

@@ -431,7 +431,7 @@ def a_window_that_is_shorter_than_the_sequences_is_refused_by_name():
 def an_export_that_cannot_be_is_refused_before_the_training():
     folder = write_model("scaled")
     path = plan(folder)
-    for target, word in ((folder, "not empty"),
+    for target, word in ((folder, "directory of its own"), (write_model("scaled"), "not empty"),
                          (os.path.join(lab.path("no"), "x"), "No such file")):
         done = run(path, "--init", folder, "--export", target, code=2)
         assert word in done.stderr and "step 1/" not in done.stderr, done.stderr

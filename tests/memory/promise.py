@@ -138,9 +138,9 @@ def limited(**limits):
     return apply
 
 
-def run(output, *options, expect=0, **how):
+def run(output, *options, data="text", expect=0, **how):
     log = path("log")
-    done = command([ZINF_RUN, path(output), "--data", path("text"), "--nvme", disk, "--log", log,
+    done = command([ZINF_RUN, path(output), "--data", path(data), "--nvme", disk, "--log", log,
                     *options], **how)
     assert done.returncode == expect, (done.returncode, done.stderr[-600:])
     if expect:
@@ -444,7 +444,7 @@ def a_vocabulary_of_256k_plans_and_runs():
                  on("nvme"))
         tiles.add(p["decisions"]["tiles"]["vocab"])
         if hidden == 64 or os.environ.get("ZINF_TEST_LARGE"):
-            summary = run("plan", "--steps", "1", "--data", path("ids"))
+            summary = run("plan", "--steps", "1", data="ids")
             check_total(f"a vocabulary of 262144, hidden {hidden}", summary, announced(p),
                         least=0.7 if hidden == 64 else NOISE)
     assert min(tiles) >= 16, tiles

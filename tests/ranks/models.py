@@ -4,6 +4,7 @@
 import atexit
 import json
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -192,6 +193,23 @@ exec {os.path.abspath(crew.run_command)} "$@"
     assert "rank 1: export: \"out.zinf-writing\", which rank 0 has made" in done.stderr
     assert done.stderr.count("zinf-run: ") == 1 and "step 1/" not in done.stderr, done.stderr
     assert not os.listdir(here) and not os.listdir(there)
+    # what an export of the same model left there when it was killed is not mistaken for this one
+    killed = crew.path("killed")
+    crew.call(*crew.words(2), crew.run_command, *whole, "--steps", "0", "--export", killed,
+              env=base.ENVIRONMENT)
+    os.rename(killed, os.path.join(there, "out.zinf-writing"))
+    done = crew.call(*crew.words(2), script, *whole, "--export", "out", code=2,
+                     env=base.ENVIRONMENT)
+    assert "rank 1 has another directory of --export than rank 0" in done.stderr, done.stderr
+    shutil.rmtree(os.path.join(there, "out.zinf-writing"))
+    # nor do ranks save in two directories
+    done = crew.call(*crew.words(2), script, *whole, "--save", ".", code=2, env=base.ENVIRONMENT)
+    assert "rank 1: checkpoint: \".zinf-lock\" in \".\", which rank 0 has made" in done.stderr
+    with open(os.path.join(there, ".zinf-lock"), "w", encoding="ascii") as file:
+        file.write("1\n")
+    done = crew.call(*crew.words(2), script, *whole, "--save", ".", code=2, env=base.ENVIRONMENT)
+    assert "rank 1 has another directory of --save than rank 0" in done.stderr, done.stderr
+    assert "step 1/" not in done.stderr and not os.listdir(here)
 
 
 def evaluation(ranks, path, folder, text):

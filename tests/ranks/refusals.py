@@ -63,11 +63,14 @@ def another_number_of_ranks_is_refused_by_each_launcher():
 def ranks_with_another_plan_data_or_options_are_named():
     data, other = crew.text, crew.file("other", crew.prose(5000).encode())
     same_size = crew.file("same-size", open(data, "rb").read()[:-1] + b"#")
+    text = open(data, "rb").read()
+    middle = crew.file("middle", text[:1999] + b"#" + text[2000:])  # whose ends are equal
     first, second = plan(2), plan(2, seed=7)
     cases = {
         f"{second} --data {data}": "another plan than rank 0",
         f"{first} --data {other}": "another --data than rank 0",
         f"{first} --data {same_size}": "another --data than rank 0",
+        f"{first} --data {middle}": "another --data than rank 0: the bytes differ",
         f"{first} --data {data} --steps 2": "another --steps than rank 0 (2, 3)",
         f"{first} --data {data} --save {crew.path('saved')}": "another --save than rank 0",
         f"{first} --data {data} --export {crew.path('out')}": "another --export than rank 0",
@@ -77,6 +80,11 @@ def ranks_with_another_plan_data_or_options_are_named():
         for arguments, text in list(cases.items())[:1 if number else None]:
             done = two(f"{first} --data {data}", arguments, name=name)
             assert "rank 1 has " + text in sentence(done), done.stderr
+    # one file under two names, of which one says that these are tokens of two bytes
+    pairs = crew.file("pairs", bytes(4000))
+    os.link(pairs, pairs + ".bin")
+    done = two(f"{first} --data {pairs}", f"{first} --data {pairs}.bin")
+    assert "another --data than rank 0: names, sizes or formats" in sentence(done), done.stderr
 
 
 def what_one_rank_cannot_do_ends_all_with_its_words():
@@ -96,12 +104,95 @@ def a_checkpoint_that_not_every_rank_has_is_refused():
                f"{path} --data {crew.text} --resume {saved}-elsewhere")
     assert "rank 1: checkpoint: directory" in sentence(done), done.stderr
     done = two(f"{path} --data {crew.text} --resume {saved}", f"{path} --data {crew.text}")
-    assert "another step to begin at than rank 0" in sentence(done), done.stderr
+    assert "another --resume than rank 0" in sentence(done), done.stderr
     other = crew.path("other-saved")
     crew.sail(2, plan(2, seed=7), "--steps", "1", save=other)
     done = two(f"{path} --data {crew.text} --resume {saved}",
                f"{path} --data {crew.text} --resume {other}")
     assert "another checkpoint to resume than rank 0" in sentence(done), done.stderr
+
+
+def apart(ranks, files, command, code=0, name=None):
+    """The command, {} in it filled with files[rank]."""
+    lines = "".join(f'if [ "{RANK}" = {rank} ]; then exec {crew.run_command} '
+                    f'{command.format(file)}; fi\n' for rank, file in enumerate(files))
+    script = crew.file("apart", b"#!/bin/bash\n" + lines.encode())
+    os.chmod(script, 0o755)
+    return crew.call(*crew.words(ranks, name), script, code=code, env=base.ENVIRONMENT)
+
+
+def copy_of(path, *changed, name=None):
+    """Of a file or directory; changed: (file in it, place, byte)."""
+    copy = name or crew.path("copy")
+    (shutil.copytree if os.path.isdir(path) else shutil.copy)(path, copy)
+    for file, at, byte in changed:
+        with open(os.path.join(copy, file) if file else copy, "r+b") as out:
+            out.seek(at, os.SEEK_SET if at >= 0 else os.SEEK_END)
+            out.write(byte)
+    return copy
+
+
+def copies_are_one_and_a_byte_makes_two():
+    # of the model that is loaded: the first weight, one in the middle, the last
+    source = crew.path("model")
+    crew.sail(1, plan(1), "--steps", "0", "--export", source)
+    file, path = "model.safetensors", crew.plan_for(3, {**MODEL, "global_batch": 6}, PLAIN)
+    size = os.path.getsize(os.path.join(source, file))
+    whole = crew.sail(3, path, "--init", source).summary["params_hash"]
+    log = crew.path("log")
+    command = f"{path} --data {crew.text} --log {log} --init {{}}"
+    for files in ([copy_of(source) for _ in range(3)], [source, copy_of(source), source]):
+        apart(3, files, command)
+        with open(log, encoding="utf-8") as lines:
+            assert f'"params_hash": "{whole}"' in lines.read()
+    for at, others in (4096, (1, 2)), (size // 2, (2,)), (-4, (0, 1)):
+        other = copy_of(source, (file, at, b"\x17"))
+        done = apart(3, [other if rank in others else source for rank in range(3)], command, code=2)
+        rank = 2 if 0 in others else others[0]
+        assert f"rank {rank} has another --init than rank 0: the bytes differ" in \
+            sentence(done), done.stderr
+
+
+def each_rank_in_its_own_directory_trains_no_mixture():
+    for name in crew.launchers or [None]:
+        source, path = crew.path("model"), plan(2)
+        crew.sail(1, plan(1), "--steps", "0", "--export", source)
+        places = [crew.path(f"node-{rank}") for rank in range(2)]
+        for place, change in zip(places, ([], [("model.safetensors", 5000, b"\x17")])):
+            os.mkdir(place)
+            copy_of(source, *change, name=os.path.join(place, "model"))
+            copy_of(crew.text, name=os.path.join(place, "text"))
+        script = crew.file("node", f"""#!/bin/bash
+cd {os.path.dirname(places[0])}/*-node-${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}} && exec \
+    {os.path.abspath(crew.run_command)} {path} --data text "$@"
+""".encode())
+        os.chmod(script, 0o755)
+        words = *crew.words(2, name), script
+        done = crew.call(*words, "--init", "model", code=2, env=base.ENVIRONMENT)
+        assert "rank 1 has another --init than rank 0" in sentence(done), done.stderr
+        crew.call(*words, env=base.ENVIRONMENT)
+        copy_of(crew.text, (None, 2000, b"#"), name=os.path.join(places[1], "text"))
+        done = crew.call(*words, code=2, env=base.ENVIRONMENT)
+        assert "rank 1 has another --data than rank 0" in sentence(done), done.stderr
+        for place in places:
+            shutil.rmtree(place)
+
+
+def a_copy_of_a_checkpoint_is_checked_as_a_whole_by_those_who_have_it():
+    # any tensor's last byte in the copy of one rank: nobody else would see it
+    saved, path = crew.path("saved"), plan(2)
+    crew.sail(2, path, "--steps", "1", save=saved)
+    command = f"{path} --data {crew.text} --resume {{}}"
+    apart(2, [saved, copy_of(saved)], command)
+    stored = Stored(saved)
+    at = os.path.getsize(os.path.join(saved, "step-1", "master.safetensors"))
+    for name, values in list(reversed(stored.state["master"].items()))[:2]:
+        other = copy_of(saved, ("step-1/master.safetensors", at - 1, b"\x17"))
+        for files, rank in ([saved, other], "rank 1: "), ([other, saved], ""):
+            done = apart(2, files, command, code=2)
+            assert sentence(done).startswith(f"zinf-run: {rank}checkpoint") and \
+                f'tensor "{name}"' in sentence(done), (name, done.stderr)
+        at -= 4 * len(values)
 
 
 def a_batch_that_ranks_cannot_share_is_answered_with_advice():
@@ -203,6 +294,9 @@ main(crew, [
     ranks_with_another_plan_data_or_options_are_named,
     what_one_rank_cannot_do_ends_all_with_its_words,
     a_checkpoint_that_not_every_rank_has_is_refused,
+    copies_are_one_and_a_byte_makes_two,
+    each_rank_in_its_own_directory_trains_no_mixture,
+    a_copy_of_a_checkpoint_is_checked_as_a_whole_by_those_who_have_it,
     a_batch_that_ranks_cannot_share_is_answered_with_advice,
     a_step_that_is_not_finite_is_agreed_by_all,
     inf_on_one_rank_is_agreed_by_all_and_touches_nothing,

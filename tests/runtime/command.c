@@ -45,6 +45,8 @@ static void wrong_options_are_the_users_fault(void)
     } cases[] = {
         {{"zinf-run"}, "no plan given"},
         {{"zinf-run", "p", "q"}, "two plans"},
+        {{"zinf-run", "p", "--data", "a", "--steps", "1", "--data=b"}, "--data is given twice"},
+        {{"zinf-run", "p", "--steps", "1", "--steps", "1"}, "--steps is given twice"},
         {{"zinf-run", "p", "--dta", "x"}, "the nearest is --data"},
         {{"zinf-run", "p", "--stesp", "1"}, "the nearest is --steps"},
         {{"zinf-run", "p", "--data"}, "needs TRAIN"},

@@ -225,9 +225,58 @@ def a_latest_that_leads_nowhere_is_named():
         goes_on_from_step_2(folder)
     folder = copied()
     os.unlink(os.path.join(folder, "latest"))
-    refused(resume(folder), folder, "holds no checkpoint", "latest")
     os.mkdir(os.path.join(folder, "latest"))
     refused(resume(folder), folder, "latest")
+
+
+def a_checkpoint_that_a_kill_left_unnamed_is_the_last_one():
+    def as_killed(n):
+        """As after the renaming of step n and before that of `latest`, which is in it still."""
+        folder = saved(n)
+        os.rename(os.path.join(folder, "latest"), os.path.join(folder, f"step-{n}", "latest"))
+        if n > 1:
+            overwrite(os.path.join(folder, "latest"), b"step-%d\n" % (n - 1))
+        return folder
+
+    for n in 1, 3:
+        folder = as_killed(n)
+        run = lab.run(PLAN, "--resume", folder, data=TEXT)
+        assert f"at step {n}" in run.stderr and run.bits == (whole().bits[0][n:], whole().bits[1])
+        # what is said to one who does not resume is a command that works, and so is its short form
+        done = lab.run(PLAN, data=TEXT, save=folder, code=2)
+        told = re.search(r'go on from its last one by --resume "([^"]+)"', done.stderr)[1]
+        assert told == os.path.join(folder, f"step-{n}"), done.stderr
+        goes_on = lab.run(PLAN, "--resume", told, data=TEXT, save=folder)
+        assert goes_on.bits == (whole().bits[0][n:], whole().bits[1])
+        assert contents(os.path.join(folder, "latest")) == b"step-6\n"
+        for step in os.listdir(folder):
+            assert not os.path.exists(os.path.join(folder, step, "latest")), step
+        # named at the beginning of a run that saves, so that an older one may be gone on from
+        folder = as_killed(n)
+        lab.run(PLAN, "--resume", folder, "--steps", str(n), "--sample", "1", data=TEXT,
+                save=folder)
+        assert contents(os.path.join(folder, "latest")) == b"step-%d\n" % n
+    folder = copied() # its name is lost, and then all of it
+    os.unlink(os.path.join(folder, "latest"))
+    assert "at step 3" in lab.run(PLAN, "--resume", folder, data=TEXT).stderr
+    for n in 2, 3:
+        shutil.rmtree(os.path.join(folder, f"step-{n}"))
+    refused(resume(folder), folder, "holds no checkpoint", "latest")
+
+
+def a_checkpoint_is_no_directory_of_checkpoints():
+    folder = copied()
+    inside = os.path.join(folder, "step-3")
+    for more in (), ("--resume", inside), ("--resume", folder):
+        refused((PLAN, "--data", TEXT, "--save", inside, *more), folder, "checkpoint")
+
+
+def a_run_that_is_refused_leaves_no_directory():
+    folder = lab.path("fresh")
+    full = lab.path("full")
+    os.makedirs(os.path.join(full, "something"))
+    done = lab.run(PLAN, "--export", full, data=TEXT, save=folder, code=2)
+    assert "not empty" in done.stderr and not os.path.exists(folder), done.stderr
 
 
 def directories_that_are_none_are_named():
@@ -243,6 +292,17 @@ def directories_that_are_none_are_named():
     os.mkdir(os.path.join(here, "step-0"))
     overwrite(os.path.join(here, "step-0", "notes"), b"mine")
     refused((*train, "--save", here), here, "step-0", "move it away")
+    # also where it would be in the way of a later step; an older one is in nobody's
+    for n, fine in (5, False), (2, True):
+        folder = copied()
+        if n > 3:
+            os.mkdir(os.path.join(folder, f"step-{n}"))
+        overwrite(os.path.join(folder, f"step-{n}", "notes"), b"mine")
+        if fine:
+            lab.run(PLAN, "--resume", folder, data=TEXT, save=folder)
+            assert contents(os.path.join(folder, f"step-{n}", "notes")) == b"mine"
+        else:
+            refused(resume(folder), folder, f'"step-{n}"', "move it away")
     if os.getuid() == 0:
         os.chmod(lab.folder, 0o755)
         folder = copied()
@@ -333,7 +393,7 @@ def a_disk_that_cannot_hold_three_is_refused_before_the_first_step():
         found = re.search(needed, done.stderr)
         assert done.returncode == 4 and found, done.stderr
         assert int(found.group(1)) > int(found.group(2)) > 0, done.stderr
-        assert os.listdir(disk.path("a")) == []
+        assert not os.path.exists(disk.path("a"))
         lab.call(*words, "--steps", "1") # one is all that this needs
         assert Stored(disk.path("a")).manifest["step"] == 1
 
@@ -397,7 +457,7 @@ def a_directory_of_another_training_is_refused():
     other = lab.plan({**MODEL, "hidden": 24}, tiers("device"))
     for words in ((*train, "--save", folder), (*train, "--save", folder, "--resume", elsewhere),
                   (other, "--data", TEXT, "--save", folder)):
-        refused(words, folder, folder, "another training", "step 3", "--resume")
+        refused(words, folder, folder, "another training", "step-3", "--resume")
     refused((other, "--data", TEXT, "--save", folder, "--resume", folder), folder, "another model")
     # also if what names the last one was lost
     os.unlink(os.path.join(folder, "latest"))
@@ -552,7 +612,10 @@ lib.main(lab, [
     a_state_that_is_not_finite_is_refused, a_flipped_bit_in_any_file_is_refused,
     a_truncated_or_longer_file_is_refused, a_missing_file_is_named,
     files_of_another_step_do_not_mix, a_checkpoint_of_another_model_is_refused,
-    a_latest_that_leads_nowhere_is_named, directories_that_are_none_are_named,
+    a_latest_that_leads_nowhere_is_named,
+    a_checkpoint_that_a_kill_left_unnamed_is_the_last_one,
+    a_checkpoint_is_no_directory_of_checkpoints, a_run_that_is_refused_leaves_no_directory,
+    directories_that_are_none_are_named,
     a_disk_that_cannot_hold_three_is_refused_before_the_first_step,
     a_disk_is_asked_for_as_many_checkpoints_as_will_be_there,
     a_disk_filled_by_others_takes_the_reserved_save_and_names_the_next,

@@ -37,6 +37,9 @@ def rows_of(log):
 
 
 def latest(folder):
+    for name in os.listdir(folder) if os.path.isdir(folder) else []: # killed before it was named
+        if os.path.exists(os.path.join(folder, name, "latest")) and name.startswith("step-"):
+            return int(name[5:])
     try:
         with open(os.path.join(folder, "latest"), encoding="ascii") as file:
             return int(re.fullmatch(r"step-(\d+)\n", file.read()).group(1))
