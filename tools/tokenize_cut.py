@@ -79,12 +79,12 @@ def check_normalizer(part):
 def check_split(one, blank):
     """Whether a boundary is before the blank."""
     text, regex = one["pattern"].get("String"), one["pattern"].get("Regex")
-    if regex in REGEXES and blank == BLANK and \
+    if regex in REGEXES and \
             (one["behavior"], one["invert"]) in (("Isolated", False), ("Removed", True)):
         return True
     if text == blank and one["behavior"] != "MergedWithPrevious" and not one["invert"]:
         return True
-    if not text or one["invert"] or blank in text or any(c.isalpha() for c in text):
+    if not text or one["invert"] or blank in text:
         raise Refused("the pre-tokenizer Split" + (" with a regular expression that is not "
                                                    "known here" if regex else ""))
     return False

@@ -283,7 +283,7 @@ def pieces(path, tokenizer):
                             f"between two letters), which is too much at once: divide the file")
                 if len(rest) > WHOLE:
                     fail(2, f"\"{path}\" has more than {WHOLE} characters, too much at once, and "
-                            f"with {shown(why)} a part's tokens may not be the whole's: divide "
+                            f"with {shown(why, 150)} a part's tokens may not be the whole's: divide "
                             f"the file")
             yield rest
     except UnicodeDecodeError as error:

@@ -282,7 +282,7 @@ def other_files_stay_and_links_lead_to_what_is_written():
     home = path("links")
     os.mkdir(home)
     os.mkdir(os.path.join(home, "far"))
-    for name in "out.tmp", "far/out", "far/kept":
+    for name in "out.tmp", "far/out.tmp", "far/out", "far/kept":
         write(os.path.join(home, name), "mine")
     os.chmod(os.path.join(home, "far", "out"), 0o640)
     os.link(os.path.join(home, "far", "out"), os.path.join(home, "far", "other"))
@@ -292,11 +292,11 @@ def other_files_stay_and_links_lead_to_what_is_written():
         call(tokenizer(100), write("one", "a b"), "-o", os.path.join(home, name))
         assert os.path.islink(os.path.join(home, name))
         assert ids_of(os.path.join(home, wrote)) == (0, 99)
-    for name in "out.tmp", "far/other", "far/kept":
+    for name in "out.tmp", "far/out.tmp", "far/other", "far/kept":
         with open(os.path.join(home, name), encoding="utf-8") as file:
             assert file.read() == "mine", name
     assert names_in(home) == ["far", "hanging", "out", "out.tmp"]
-    assert names_in(os.path.join(home, "far")) == ["kept", "new", "other", "out"]
+    assert names_in(os.path.join(home, "far")) == ["kept", "new", "other", "out", "out.tmp"]
     mask = os.umask(0)
     os.umask(mask)
     for name, mode in ("far/out", 0o640), ("far/new", 0o666 & ~mask):
@@ -318,7 +318,7 @@ def a_signal_leaves_nothing_behind_and_ends_a_long_piece():
              "vocab": {"a": 0, "b": 1, " ": 2, "ab": 3, "ab ": 4, "ab ab ": 5},
              "merges": [["a", "b"], ["ab", " "], ["ab ", "ab "]]}
     whole = write("whole.json", json.dumps(word_level({}, model=model, pre_tokenizer=None)))
-    long = write("long", "ab " * (3 << 20))
+    long = write("long", "ab " * (5 << 20))
     out = write(os.path.join(home, "out"), "mine")
     for number, words in ((signal.SIGINT, (tokenizer(100), path("fifo"))),
                           (signal.SIGTERM, (whole, long)),
@@ -338,7 +338,7 @@ def a_signal_leaves_nothing_behind_and_ends_a_long_piece():
         said = run.communicate(timeout=60)
         took = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
         print(f"# {signal.Signals(number).name}: after {took:.2f} s of a processor")
-        assert took < 2, took
+        assert took < 4, took
         assert run.returncode == -number and said == (b"", b""), (run.returncode, said)
         assert names_in(home) == ["out"], names_in(home)
         with open(out, encoding="utf-8") as file:

@@ -58,10 +58,12 @@ BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": Tr
 NORMALIZERS = [None, *({"type": kind} for kind in (
     "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt")), BERT, STRIP,
     {**STRIP, "strip_right": False}, PREPEND, replace(" ", "\u2581"), replace("``", '"'),
-    replace("a", " "), replace("  ", " "), {"type": "Replace", "pattern": {"Regex": "\\s+"},
+    replace("a", " "), replace("  ", " "), replace(" ", "_"), replace(" ", ""), {"type": "Replace", "pattern": {"Regex": "\\s+"},
                                             "content": " "},
     sequence("normalizers", PREPEND, replace(" ", "\u2581")),
     sequence("normalizers", replace(" ", "\u2581"), PREPEND),
+    sequence("normalizers", PREPEND, PREPEND, replace(" ", "\u2581")),
+    sequence("normalizers", PREPEND, replace(" ", "\u2581"), replace("\u2581", "_")),
     sequence("normalizers", {"type": "NFKC"}, PREPEND, replace(" ", "\u2581")),
     sequence("normalizers", {"type": "NFD"}, {"type": "StripAccents"}, {"type": "Lowercase"}),
     sequence("normalizers", PREPEND, replace(" ", "\u2581"), STRIP), {"type": "ByteLevel"}]
@@ -83,6 +85,8 @@ PRE_TOKENIZERS = [None, byte_level(False), byte_level(True), byte_level(True, Fa
     sequence("pretokenizers", {"type": "WhitespaceSplit"}, metaspace("always")),
     sequence("pretokenizers", {"type": "WhitespaceSplit"}, metaspace("first")),
     sequence("pretokenizers", {"type": "Punctuation", "behavior": "Isolated"}, metaspace("always")),
+    {**metaspace("always"), "replacement": "_"},
+    sequence("pretokenizers", byte_level(True, False), {"type": "Whitespace"}),
     sequence("pretokenizers", byte_level(False), metaspace("first"))]
 # content, lstrip, rstrip, single_word, normalized
 ADDED = [[], [("<end>", False, False, False, False)], [("<end>", True, True, False, True)],
