@@ -283,8 +283,8 @@ def pieces(path, tokenizer):
                             f"between two letters), which is too much at once: divide the file")
                 if len(rest) > WHOLE:
                     fail(2, f"\"{path}\" has more than {WHOLE} characters, too much at once, and "
-                            f"with {shown(why, 150)} a part's tokens may not be the whole's: divide "
-                            f"the file")
+                            f"with {shown(why, 150)} a part's tokens may not be the whole's: "
+                            f"divide the file")
             yield rest
     except UnicodeDecodeError as error:
         fail(2, f"\"{path}\" is not UTF-8: byte {begin + error.start} ({error.reason})")
@@ -349,7 +349,6 @@ def main():
     try:
         print(f"{output}: {count} tokens of {8 * width} bits, vocabulary {vocab}", flush=True)
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing is tried again at the end
         fail(4, f"\"{output}\" is written, but standard output cannot be: {error.strerror}")
 
 

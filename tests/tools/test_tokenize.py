@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-# tests/tools/test_tokenize.py - tools/tokenize: where a long text is cut, what -o may be, and, where
-# a virtual environment with the package tokenizers is found (ZINF_VENV, or out-venv), the files it
-# writes.
+# tests/tools/test_tokenize.py - tools/tokenize: where a long text is cut, what -o may be, and,
+# where a virtual environment with the package tokenizers is found (ZINF_VENV, or out-venv), the
+# files it writes.
 # $1 is the root of the sources.
 import contextlib
 import functools

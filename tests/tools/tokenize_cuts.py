@@ -19,9 +19,10 @@ import tokenize_text  # noqa: E402
 from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
 from tokenize_cut import REGEXES  # noqa: E402
 
-WORDS = ["the", "The", "a", "cat", "don't", "I'll", "\u0130I", "stra\u00dfe", "e\u0301a", "\ud55c\uad6d",
-         "\u0627\u0644", "\u6f22\u5b57", "\u0439a", "\ufb01x", "12", "1234a", "a-b", "a,", "(b)", "``x", "<s>",
-         "<end>", "x<end>", "\u2581a", "\u2581", "\u00a0", "zz", "ab", "theab", "\u0391\u03a3", "\u1e9b\u0323",
+WORDS = ["the cat", "the", "The", "a", "cat", "don't", "I'll", "\u0130I", "stra\u00dfe", "e\u0301a",
+         "\ud55c\uad6d", "\u0627\u0644", "\u6f22\u5b57", "\u0439a", "\ufb01x", "12", "1234a", "a-b",
+         "a,", "(b)", "``x", "<s>", "<end>", "x<end>", "\u2581a", "\u2581", "\u00a0", "zz", "ab",
+         "theab", "\u0391\u03a3", "\u1e9b\u0323",
          "\u0e33a", "\u037aa", "MASK"]
 BLANKS = [" "] * 14 + ["  ", "\n", " \n", "\n\n", "\t", " \u3000", "\r\n", ""]
 
@@ -48,7 +49,8 @@ def byte_level(prefix, regex=True):
 
 
 def metaspace(scheme, divides=True):
-    return {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": scheme, "split": divides}
+    return {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": scheme,
+            "split": divides}
 
 
 PREPEND = {"type": "Prepend", "prepend": "\u2581"}
@@ -58,8 +60,8 @@ BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": Tr
 NORMALIZERS = [None, *({"type": kind} for kind in (
     "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt")), BERT, STRIP,
     {**STRIP, "strip_right": False}, PREPEND, replace(" ", "\u2581"), replace("``", '"'),
-    replace("a", " "), replace("  ", " "), replace(" ", "_"), replace(" ", ""), {"type": "Replace", "pattern": {"Regex": "\\s+"},
-                                            "content": " "},
+    replace("a", " "), replace("  ", " "), replace(" ", "_"), replace(" ", ""),
+    {"type": "Replace", "pattern": {"Regex": "\\s+"}, "content": " "},
     sequence("normalizers", PREPEND, replace(" ", "\u2581")),
     sequence("normalizers", replace(" ", "\u2581"), PREPEND),
     sequence("normalizers", PREPEND, PREPEND, replace(" ", "\u2581")),
@@ -73,7 +75,8 @@ PRE_TOKENIZERS = [None, byte_level(False), byte_level(True), byte_level(True, Fa
     *({"type": kind} for kind in ("Whitespace", "WhitespaceSplit", "BertPreTokenizer",
                                   "UnicodeScripts")),
     {"type": "Punctuation", "behavior": "Contiguous"},
-    {"type": "Digits", "individual_digits": False}, {"type": "CharDelimiterSplit", "delimiter": " "},
+    {"type": "Digits", "individual_digits": False},
+    {"type": "CharDelimiterSplit", "delimiter": " "},
     *(split({"String": " "}, behavior) for behavior in ("Isolated", "Removed", "Contiguous",
                                                         "MergedWithPrevious", "MergedWithNext")),
     split({"String": "\u2581"}, "MergedWithNext"), split({"String": "a"}, "MergedWithPrevious"),
@@ -94,6 +97,7 @@ ADDED = [[], [("<end>", False, False, False, False)], [("<end>", True, True, Fal
          [("MASK", False, True, True, True)], [("ab", False, True, False, False)],
          [("the cat", False, False, False, True)], [(" ", False, False, True, False)],
          [(" ", True, True, False, False)], [(" a", False, False, False, True)],
+         [(" a", False, False, True, False)],
          [("  ", False, False, False, False), ("\n", False, False, False, False)]]
 
 
@@ -131,7 +135,8 @@ def model_of(draw, texts, normalizer, pre_tokenizer, usual):
     if kind == "BPE":
         return {"type": kind, "dropout": None, "unk_token": "?", "continuing_subword_prefix": None,
                 "end_of_word_suffix": None, "fuse_unk": draw.random() < 0.5, "byte_fallback": False,
-                "ignore_merges": not usual and draw.random() < 0.2, "vocab": vocab, "merges": merges}
+                "ignore_merges": not usual and draw.random() < 0.2, "vocab": vocab,
+                "merges": merges}
     if kind == "Unigram":
         return {"type": kind, "unk_id": 0, "byte_fallback": False,
                 "vocab": [[token, -round(draw.random() * 9, 2)] for token in tokens]}
@@ -174,6 +179,16 @@ USUAL = [(None, byte_level(False)), (None, byte_level(True)), (LLAMA2, None),
                          byte_level(False)))]
 
 
+# a letter that becomes one with a mark, and a merge of the mark with a blank
+MARKS = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
+         "normalizer": sequence("normalizers", {"type": "NFD"}, PREPEND, replace(" ", "\u2581")),
+         "pre_tokenizer": None, "post_processor": None, "decoder": None,
+         "model": {"type": "BPE", "dropout": None, "unk_token": None,
+                   "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False,
+                   "byte_fallback": False, "merges": [["\u0306", "\u2581"]], "vocab": {
+                       "a": 0, "b": 1, "\u0438": 2, "\u0306": 3, "\u2581": 4, "\u0306\u2581": 5}}}
+
+
 def try_texts(tokenizer, texts, path, usual, counts):
     """What may not be cut is taken whole up to a size, which each text has or does not have."""
     left_out, why = tokenize_text.cutting(tokenizer)
@@ -193,21 +208,24 @@ def try_texts(tokenizer, texts, path, usual, counts):
 
 
 def main(rounds, seed=1):
-    """Every normalizer with every pre-tokenizer, and those in use; so many times, the rest drawn."""
+    """Every normalizer with every pre-tokenizer, and those in use, so often; the rest is drawn."""
     draw, counts = random.Random(seed), collections.Counter()
     tokenize_text.PIECE = 1  # every place is a cut, as soon as it is read
     tokenize_text.fail = lambda code, text: sys.exit(code)
     with tempfile.TemporaryDirectory(prefix="zinf-cuts-") as folder:
+        path = os.path.join(folder, "text")
         for usual, normalizer, pre_tokenizer in rounds * [
                 *((False, *pair) for pair in itertools.product(NORMALIZERS, PRE_TOKENIZERS)),
                 *((True, *pair) for pair in USUAL * 4)]:
             texts = [text_of(draw) for _ in range(4)]
             tokenizer = tokenizer_of(draw, texts, normalizer, pre_tokenizer, usual)
-            try_texts(tokenizer, texts, os.path.join(folder, "text"), usual, counts)
+            try_texts(tokenizer, texts, path, usual, counts)
             if counts["wrong"]:
                 break
-    print(f"{counts['same']} texts the same with {counts['cuts']} cuts, {counts['refused']} refused,"
-          f" {counts['wrong']} wrong")
+        try_texts(Tokenizer.from_str(json.dumps(MARKS)), ["a\u0439 a\u0439 a b \u0439"],
+                  path, True, counts)
+    print(f"{counts['same']} texts the same with {counts['cuts']} cuts, {counts['refused']} "
+          f"refused, {counts['wrong']} wrong")
     return 1 if counts["wrong"] else 0
 
 
