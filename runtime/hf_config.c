@@ -337,8 +337,9 @@ static zinf_status get_rope(const reader *r)
                           names[i]);
         /* version 4 does not look there */
         if (i == 0 && !get(r->config, "rope_theta") && inner != m->rope_theta)
-            return refuse(r, "\"rope_theta\" is %g in \"rope_scaling\" and missing beside it, where "
-                          "some versions of transformers look for it; write it there", inner);
+            return refuse(r, "\"rope_theta\" is %g in \"rope_scaling\" and missing beside it, "
+                          "where some versions of transformers look for it; write it there",
+                          inner);
         if (i == 0 && r->family == MISTRAL && m->rope_factor > 0)
             return refuse(r, "\"rope_scaling\" of a mistral is ignored by some versions of "
                           "transformers and not by others: it is not supported");
