@@ -326,20 +326,23 @@ def a_signal_leaves_nothing_behind_and_ends_a_long_piece():
         run = subprocess.Popen([python_with_tokenizers(), os.path.join(root, "tools",
                                                                        "tokenize_text.py"),
                                 *words, "-o", out], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        until = time.monotonic() + 60
-        while len(names_in(home)) < 2 and time.monotonic() < until:
-            time.sleep(0.05)
-        assert len(names_in(home)) == 2, names_in(home)
-        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-        if words[0] == whole:  # a second is less than it takes, more than what comes before it
-            while cpu_seconds(run) < 1 and run.poll() is None:
+        try:
+            until = time.monotonic() + 60
+            while len(names_in(home)) < 2 and time.monotonic() < until:
                 time.sleep(0.05)
-        run.send_signal(number)
-        said = run.communicate(timeout=60)
-        took = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
-        print(f"# {signal.Signals(number).name}: after {took:.2f} s of a processor")
-        assert took < 4, took
-        assert run.returncode == -number and said == (b"", b""), (run.returncode, said)
+            assert len(names_in(home)) == 2, names_in(home)
+            before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+            if words[0] == whole:  # a second is less than it takes, more than what comes before it
+                while cpu_seconds(run) < 1 and run.poll() is None:
+                    time.sleep(0.05)
+            run.send_signal(number)
+            said = run.communicate(timeout=60)
+            took = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+            print(f"# {signal.Signals(number).name}: after {took:.2f} s of a processor")
+            assert took < 4, took
+            assert run.returncode == -number and said == (b"", b""), (run.returncode, said)
+        finally:
+            run.kill()
         assert names_in(home) == ["out"], names_in(home)
         with open(out, encoding="utf-8") as file:
             assert file.read() == "mine"
