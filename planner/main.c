@@ -1,6 +1,7 @@
 /* planner/main.c - zinf-plan: a model and a cluster in, a checked plan out. The list of passes. */
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -164,7 +165,11 @@ static zinf_status parse(int argc, char **argv, options *ret, zinf_error *err)
          memcmp(&o.settings, &free_settings, sizeof free_settings)))
         return zinf_fail(err, ZINF_BAD_INPUT, "--check, --show and --simulate take a PLAN and no "
                          "other option");
+    char config[PATH_MAX]; /* the file that is read if MODEL is a directory */
+    const bool fits = o.model && snprintf(config, sizeof config, "%s/config.json", o.model) <
+                                     (int)sizeof config;
     const zinf_named_file files[] = {{"MODEL", o.model, false}, {"CLUSTER", o.cluster, false},
+                                     {"MODEL", fits ? config : NULL, false},
                                      {"-o", o.output, true}, {"--trace", o.trace, true}};
     if (zinf_files_distinct(files, sizeof files / sizeof *files, err) != ZINF_OK)
         return err->status;

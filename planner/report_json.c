@@ -1,12 +1,13 @@
 /* planner/report_json.c - a plan for programs: --json and the Chrome trace. */
 #include <errno.h>
+#include <fcntl.h>
 #include <json-c/json.h>
 #include <string.h>
 
 #include "planner/report.h"
+#include "runtime/files.h"
 #include "runtime/opcodes.h"
 #include "runtime/timeline.h"
-#include "runtime/files.h"
 
 typedef struct json_object json;
 
@@ -240,11 +241,10 @@ zinf_status zinf_report_trace(const char *path, const zinf_plan *plan, zinf_erro
 
     if (zinf_timeline_run(plan, ZINF_PROGRAM_STEP, &t, err) != ZINF_OK)
         return err->status;
-    FILE *out = fopen(path, "w");
-    if (!out) {
+    FILE *out;
+    if (zinf_files_output(path, O_TRUNC, "the trace", &out, err)) {
         zinf_timeline_free(&t);
-        return zinf_fail(err, zinf_files_blame(errno), "cannot write the trace \"%s\": %s", path,
-                         strerror(errno));
+        return err->status;
     }
     fprintf(out, "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n"
                  "{\"ph\": \"M\", \"pid\": 1, \"name\": \"process_name\", "

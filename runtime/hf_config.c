@@ -1,5 +1,7 @@
 /* runtime/hf_config.c - see hf_config.h. Fields and their defaults are those of transformers'
- * GPT2Config, LlamaConfig, MistralConfig and Qwen2Config; null is as good as absent.
+ * GPT2Config, LlamaConfig, MistralConfig and Qwen2Config; null is as good as absent, except where
+ * it means something else there. What its versions take differently is refused, but for
+ * rope_parameters, which are of version 5 and mean what they mean there.
  */
 #include "runtime/hf_config.h"
 
@@ -184,7 +186,11 @@ static zinf_status check_fixed(const reader *r)
     for (size_t i = 0; i < sizeof fixed_fields / sizeof *fixed_fields; i++) {
         const fixed *f = &fixed_fields[i];
         json_object *value = get(r->config, f->key);
-        if (!(f->families >> r->family & 1) || !value || is_among(value, f->allowed))
+        /* as good as false, where true is the default */
+        const bool is_false = !value && !strcmp(f->allowed, "true") &&
+                              json_object_object_get_ex(r->config, f->key, NULL);
+        if (!(f->families >> r->family & 1) ||
+            (value ? is_among(value, f->allowed) : !is_false))
             continue;
         char allowed[64];
         snprintf(allowed, sizeof allowed, "%s", *f->allowed ? f->allowed : "null");
@@ -223,7 +229,8 @@ static zinf_status read_layer_types(const reader *r, bool *ret_some)
 }
 
 /* Attention to a window is full attention where no sequence is longer. Of qwen2 it counts where
- * use_sliding_window says so; of a llama it should not be there, and bounds as well if it is. */
+ * use_sliding_window says so, of a mistral whatever that says; of a llama it should not be there,
+ * and bounds as well if it is. */
 static zinf_status read_window(const reader *r)
 {
     const bool given = json_object_object_get_ex(r->config, "sliding_window", NULL);
@@ -232,6 +239,7 @@ static zinf_status read_window(const reader *r)
     if (get_flag(r, "use_sliding_window", r->family != QWEN2, &counts) ||
         read_layer_types(r, &some))
         return r->err->status;
+    counts |= r->family == MISTRAL;
     if (!counts && !some)
         return ZINF_OK;
     if (!get(r->config, "sliding_window") && (given || r->family == LLAMA)) {
@@ -257,7 +265,8 @@ static zinf_status get_scaling(const reader *r, json_object *rope, const char *w
         "high_freq_factor", "original_max_position_embeddings"};
     enum { FIRST_OF_LLAMA3 = 4, N_KNOWN = sizeof known / sizeof *known };
     zinf_model_info *m = &r->out->model;
-    json_object *type = get(rope, "rope_type") ? get(rope, "rope_type") : get(rope, "type");
+    json_object *named = get(rope, "rope_type"), *older = get(rope, "type");
+    json_object *type = named ? named : older;
     json_object *original = get(r->config, "original_max_position_embeddings");
     double partial;
     const char *word = type ? json_object_get_string(type) : "default";
@@ -270,6 +279,10 @@ static zinf_status get_scaling(const reader *r, json_object *rope, const char *w
             return refuse(r, "\"%s\" has the field \"%s\", which is not supported", where,
                           zinf_show(key).text);
     }
+    if (named && older && !json_object_equal(named, older))
+        return refuse(r, "\"%s\" has the rope_type %s and the type %s, of which a version of "
+                      "transformers takes the one or the other; leave one out", where,
+                      zinf_json_show(named).text, zinf_json_show(older).text);
     if (type && (!json_object_is_type(type, json_type_string) ||
                  (strcmp(word, "default") && strcmp(word, "llama3"))))
         return refuse(r, "\"%s\" has the type %s, which is not supported; allowed: \"default\", "
@@ -322,6 +335,14 @@ static zinf_status get_rope(const reader *r)
         if (get(r->config, "rope_theta") && inner != m->rope_theta)
             return refuse(r, "\"rope_theta\" is %g, and %g in \"%s\"", m->rope_theta, inner,
                           names[i]);
+        /* version 4 does not look there */
+        if (i == 0 && !get(r->config, "rope_theta") && inner != m->rope_theta)
+            return refuse(r, "\"rope_theta\" is %g in \"rope_scaling\" and missing beside it, "
+                          "where some versions of transformers look for it; write it there",
+                          inner);
+        if (i == 0 && r->family == MISTRAL && m->rope_factor > 0)
+            return refuse(r, "\"rope_scaling\" of a mistral is ignored by some versions of "
+                          "transformers and not by others: it is not supported");
         m->rope_theta = inner;
     }
     if (get(r->config, names[0]) && get(r->config, names[1]) &&

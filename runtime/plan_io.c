@@ -186,7 +186,7 @@ zinf_status zinf_plan_write(zinf_plan *plan, const char *path, zinf_error *err)
     static const char zeros[8];
     file_header header = {.version = ZINF_PLAN_VERSION, .n_sections = N_SECTIONS};
     file_fixed fixed;
-    char target[PATH_MAX], temporary[PATH_MAX], suffix[32] = "";
+    char target[PATH_MAX], temporary[PATH_MAX], suffix[48] = "";
     XXH64_state_t *hash = XXH64_createState();
     bool in_place = false;
     struct stat info;
@@ -216,17 +216,21 @@ zinf_status zinf_plan_write(zinf_plan *plan, const char *path, zinf_error *err)
     in_place = !stat(path, &info) && !S_ISREG(info.st_mode);
     if (!in_place && !lstat(path, &info) && S_ISLNK(info.st_mode) && realpath(path, target))
         path = target;
-    if (!in_place)
-        snprintf(suffix, sizeof suffix, ".%ld.tmp", (long)getpid());
-    if (snprintf(temporary, sizeof temporary, "%s%s", path, suffix) >= (int)sizeof temporary) {
-        zinf_fail(err, ZINF_BAD_INPUT, "the path \"%.200s...\" is longer than %d bytes", path,
-                  PATH_MAX);
-        goto done;
+    /* a file that is there under the temporary name is someone else's */
+    for (int i = 0; i == 0 || (fd < 0 && errno == EEXIST && i < 1000); i++) {
+        if (!in_place)
+            snprintf(suffix, sizeof suffix, ".%ld-%d.tmp", (long)getpid(), i);
+        if (snprintf(temporary, sizeof temporary, "%s%s", path, suffix) >= (int)sizeof temporary) {
+            zinf_fail(err, ZINF_BAD_INPUT, "the path \"%.200s...\" is longer than %d bytes", path,
+                      PATH_MAX);
+            goto done;
+        }
+        fd = open(temporary, O_WRONLY | O_CLOEXEC |
+                                 (in_place ? O_NONBLOCK : O_CREAT | O_EXCL), 0644);
     }
-    fd = open(temporary, O_WRONLY | O_CLOEXEC | (in_place ? 0 : O_CREAT | O_TRUNC), 0644);
-    if (fd < 0) {
+    if (fd < 0 || (in_place && fcntl(fd, F_SETFL, 0))) { /* from now on it waits */
         zinf_fail(err, zinf_files_blame(errno), "cannot create \"%s\": %s", temporary,
-                  strerror(errno));
+                  errno == ENXIO ? "it is a pipe that nobody reads" : strerror(errno));
         goto done;
     }
     if (write_all(fd, &header, sizeof header, temporary, err) ||

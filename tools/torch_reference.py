@@ -192,6 +192,8 @@ def write_checkpoint(folder, listed, model, seed):
 def write_inputs(folder, text=None, listed=None, model=None):
     """text: of model.yaml; the three are the GPT-2's unless given."""
     os.makedirs(folder, exist_ok=True)
+    if os.listdir(folder):
+        sys.exit(f"torch_reference.py: \"{folder}\" is not empty: give a new directory")
     with open(os.path.join(folder, "model.yaml"), "w", encoding="ascii") as out:
         out.write(text or MODEL.format(**CONFIG))
     with open(os.path.join(folder, "train.txt"), "wb") as out:

@@ -431,6 +431,18 @@ def no_output_overwrites_an_input_or_another_output():
     for words in (["-o", model], ["--trace", cluster], ["-o", same, "--trace", same]):
         done = lab.call(lab.plan_command, model, cluster, *words, code=2)
         assert "same file" in done.stderr, done.stderr
+    for option in "-o", "--trace":
+        done = lab.call(lab.plan_command, model, cluster, option, pipe, code=4)
+        assert "a pipe that nobody reads" in done.stderr, done.stderr
+    folder = lab.path("hf")  # its config.json is an input
+    os.mkdir(folder)
+    config = os.path.join(folder, "config.json")
+    with open(config, "w", encoding="ascii") as file:
+        file.write("{}")
+    os.link(config, os.path.join(folder, "other"))
+    for name in "config.json", "other":
+        done = lab.call(lab.plan_command, folder, cluster, "-o", os.path.join(folder, name), code=2)
+        assert "same file" in done.stderr, done.stderr
 
 
 def a_bad_trace_is_found_before_training_and_closed_descriptors_spoil_no_file():

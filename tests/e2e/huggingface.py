@@ -516,6 +516,59 @@ def transformers_loads_what_was_exported_with_equal_logits():
         near(loss, out["loss"], LOSS_BOUND, "evaluation by transformers in double")
 
 
+def fields_given_twice_or_as_null_are_as_in_transformers_or_refused():
+    """Or by another name, another family's, or with what another one makes of no effect."""
+    python = python_with_transformers()
+    text = lab.file("eval", lab.prose(3 * BASE["sequence"] + 8).encode())
+    window = BASE["sequence"] // 2
+    llama3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+              "original_max_position_embeddings": 16}
+    inner = {"rope_scaling": {"rope_type": "default", "rope_theta": 99.0}}
+    rotary = [{"rope_scaling": {**llama3, **types}} for types in (
+        {"rope_type": "llama3", "type": "default"}, {"rope_type": "default", "type": "llama3"},
+        {"rope_type": "llama3", "type": "llama3"}, {"rope_type": None, "type": "llama3"})] + [
+        inner, {**inner, "rope_theta": ...}, {**inner, "rope_theta": 99.0},
+        {"rope_scaling": {"rope_type": "llama3", **llama3}, "original_max_position_embeddings": 8},
+        {"sliding_window": window, "use_sliding_window": False},
+        {"sliding_window": window, "use_sliding_window": None},
+        {"sliding_window": window, "use_sliding_window": True, "max_window_layers": 0},
+        {"sliding_window": window, "layer_types": ["full_attention"] * 3},
+        {"sliding_window": None, "use_sliding_window": True}, {"tie_word_embeddings": None},
+        {"tie_word_embeddings": ...}, {"attention_bias": None}, {"activation_function": "relu"},
+        {"n_head": 1}, {"layer_norm_epsilon": 0.5}, {"head_dim": ...},
+        {"num_key_value_heads": None}]
+    cases = [("gpt2", change) for change in (
+        {"tie_word_embeddings": None}, {"scale_attn_weights": None}, {"n_inner": None},
+        {"reorder_and_upcast_attn": None}, {"hidden_size": 1}, {"num_attention_heads": 1},
+        {"num_attention_heads": BASE["heads"]}, {"n_ctx": 8}, {"hidden_act": "relu"},
+        {"intermediate_size": 8}, {"max_position_embeddings": 16}, {"rms_norm_eps": 0.5})]
+    cases += [(model, {"model_type": kind, **change})
+              for model, kind in (("plain", "llama"), ("plain", "mistral"), ("square", "qwen2"))
+              for change in rotary]
+    folders, losses, names, refused = [], [], [], 0
+    for model, changes in cases:
+        folder = write_model(model)
+        with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+            config = {**json.load(file), **changes}
+        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+            json.dump({key: value for key, value in config.items() if value is not ...}, file)
+        path = lab.plan(folder, {"training.sequence": BASE["sequence"],
+                                 "training.precision": "fp32"}, code=(0, 2))
+        done = os.path.exists(path) and run(path, "--init", folder, "--steps", "0", "--eval", text,
+                                            code=(0, 2))
+        if not isinstance(done, lib.Training):
+            refused += 1
+            continue
+        folders.append(folder)
+        losses.append(done.eval["loss"])
+        names.append(f"{model} {changes}")
+    found = json.loads(lab.call(python, "-c", TRANSFORMERS, text, str(BASE["sequence"]),
+                                *folders).stdout)
+    print(f"# {len(losses)} taken, {refused} refused")
+    for name, loss, theirs in zip(names, losses, found):
+        near(loss, theirs["loss"], LOSS_BOUND, name)
+
+
 TESTS = [
     ten_losses_from_a_hugging_face_directory_are_pytorchs, load_and_export_gives_the_same_bytes,
     an_exported_training_goes_on_and_stays_itself, bf16_weights_are_taken_as_they_are,
@@ -529,6 +582,7 @@ TESTS = [
     a_window_that_is_shorter_than_the_sequences_is_refused_by_name,
     an_export_that_cannot_be_is_refused_before_the_training,
     every_field_that_transformers_writes_is_known,
+    fields_given_twice_or_as_null_are_as_in_transformers_or_refused,
     transformers_loads_what_was_exported_with_equal_logits]
 
 if __name__ == "__main__":

@@ -445,7 +445,8 @@ training: {sequence: 32, global_batch: 4, precision: fp32, optimizer: {lr: 1e-3}
         with open(path("from-config"), "rb") as file:
             assert file.read() == expected
     config["sliding_window"] = 32
-    write("it's one/config.json", json.dumps({**config, "model_type": "mistral"}))
+    write("it's one/config.json", json.dumps({**config, "model_type": "mistral",
+                                                "rope_scaling": None}))
     done = run(path("it's one"), cluster, "--set", "training.sequence=33")
     assert done.returncode == 2 and "sliding_window" in done.stderr, done.stderr
 

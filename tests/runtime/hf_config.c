@@ -125,6 +125,9 @@ static void a_window_bounds_the_sequences(void)
                  {"sliding_window", "9"}) && config.window == 9);
     CHECK(!LLAMA({"model_type", "\"qwen2\""}, {"use_sliding_window", "false"},
                  {"sliding_window", "9"}) && config.window == 0);
+    /* a mistral's counts whatever this says */
+    CHECK(!LLAMA({"model_type", "\"mistral\""}, {"use_sliding_window", "false"},
+                 {"sliding_window", "9"}) && config.window == 9);
     CHECK(!LLAMA({"sliding_window", "9"}) && config.window == 9); /* a llama has none */
     CHECK(!LLAMA({"layer_types", "[\"full_attention\", \"full_attention\", \"full_attention\"]"}));
     CHECK(config.window == 0);
@@ -176,6 +179,23 @@ static void rotary_positions_are_read_as_both_versions_write_them(void)
     CHECK(says("original_max_position_embeddings") && says("4096") && says("8192"));
     CHECK(LLAMA({"rope_scaling", LLAMA3("type")}, {"rope_parameters", LLAMA3("rope_type")}));
     CHECK(says("differ"));
+    /* two spellings of the type: version 4 takes the older one, version 5 the other */
+    CHECK(!LLAMA({"rope_scaling", LLAMA3("type\": \"llama3\", \"rope_type")}));
+    CHECK(m->rope_factor == 8);
+    CHECK(!LLAMA({"rope_scaling", LLAMA3("type\": null, \"rope_type")}) && m->rope_factor == 8);
+    CHECK(LLAMA({"rope_scaling", LLAMA3("type\": \"default\", \"rope_type")}));
+    CHECK(says("rope_scaling") && says("the rope_type \"llama3\"") && says("type \"default\""));
+    CHECK(LLAMA({"rope_parameters", LLAMA3("rope_type\": \"default\", \"type")}));
+    CHECK(says("rope_parameters") && says("the rope_type \"default\""));
+    /* version 4 does not see a base in rope_scaling, nor some of it a mistral's rope_scaling */
+    static const char base[] = "{\"rope_type\": \"default\", \"rope_theta\": 3e5}";
+    CHECK(LLAMA({"rope_theta", NULL}, {"rope_scaling", base}) && says("300000"));
+    CHECK(says("\"rope_theta\"") && says("missing beside it"));
+    CHECK(!LLAMA({"rope_theta", "3e5"}, {"rope_scaling", base}) && m->rope_theta == 3e5);
+    CHECK(!LLAMA({"model_type", "\"mistral\""}, {"rope_scaling", "{\"type\": \"default\"}"}));
+    CHECK(LLAMA({"model_type", "\"mistral\""}, {"rope_scaling", LLAMA3("type")}));
+    CHECK(says("\"rope_scaling\" of a mistral"));
+    CHECK(!LLAMA({"model_type", "\"mistral\""}, {"rope_parameters", LLAMA3("rope_type")}));
     static const char *const types[] = {"linear", "dynamic", "yarn", "longrope", "su", "mrope",
                                         "proportional"};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
@@ -235,7 +255,12 @@ static void what_would_change_the_result_is_refused_by_name(void)
         CHECK(says(p.key) && says(cases[i].allowed) && says("small one/config.json"));
         if (!strcmp(p.key, "model_type"))
             continue;
-        CHECK(!(cases[i].llama ? LLAMA({p.key, "null"}) : GPT2({p.key, "null"})));
+        /* null is as good as absent, or as false: to transformers it unties the head */
+        const bool is_null_false = !strcmp(cases[i].allowed, "true");
+        CHECK(!(cases[i].llama ? LLAMA({p.key, "null"}) : GPT2({p.key, "null"})) ==
+              !is_null_false);
+        CHECK(!is_null_false || (says(p.key) && says("is null")));
+        CHECK(!GPT2({p.key, NULL}));
     }
 }
 
@@ -277,7 +302,8 @@ static void every_field_of_transformers_has_a_verdict(void)
         {R, "max_position_embeddings", "63", USED}, {R, "rms_norm_eps", "1e-3", USED},
         {R, "hidden_act", "\"gelu\"", REFUSED}, {R, "attention_bias", "true", REFUSED},
         {R, "mlp_bias", "true", REFUSED}, {R, "attention_dropout", "0.5", NOTED},
-        {R, "rope_theta", "5e5", USED}, {R, "rope_scaling", LLAMA3("rope_type"), USED},
+        {R, "rope_theta", "5e5", USED}, {L | Q, "rope_scaling", LLAMA3("rope_type"), USED},
+        {M, "rope_scaling", LLAMA3("rope_type"), REFUSED},
         {R, "rope_parameters", LLAMA3("rope_type"), USED},
         {R, "rope_scaling", "{\"rope_type\": \"yarn\", \"factor\": 4.0}", REFUSED},
         {R, "partial_rotary_factor", "0.5", REFUSED},

@@ -222,9 +222,13 @@ static void a_pipe_is_written_to_and_never_replaced(void)
     const ssize_t n = read(reader, bytes, sizeof bytes);
     const bool is_pipe = !lstat(pipe_path, &info) && S_ISFIFO(info.st_mode);
     close(reader);
+    CHECK_MESSAGE(status == ZINF_OK && is_pipe, "%s", err.text);
+    alarm(60); /* one that nobody reads is not waited for */
+    CHECK(zinf_plan_write(&plan, pipe_path, &err) == ZINF_MACHINE);
+    CHECK_MESSAGE(strstr(err.text, "nobody reads"), "%s", err.text);
+    alarm(0);
     unlink(pipe_path);
     zinf_plan_free(&plan);
-    CHECK_MESSAGE(status == ZINF_OK && is_pipe, "%s", err.text);
     CHECK(n > 8 && !memcmp(bytes, "ZINFPLAN", 8));
 }
 
@@ -248,6 +252,27 @@ static void a_link_stays_and_its_file_is_replaced(void)
     zinf_plan_free(&again);
 }
 
+static void a_file_under_the_temporary_name_is_left_alone(void)
+{
+    char foreign[400];
+    unsigned char *bytes;
+    zinf_plan plan = builder_pipe(), again = {0};
+    zinf_error err = {0};
+
+    snprintf(foreign, sizeof foreign, "%s.%ld-0.tmp", path, (long)getpid());
+    FILE *file = fopen(foreign, "w");
+    CHECK(file && fputs("mine", file) >= 0 && !fclose(file));
+    CHECK_MESSAGE(!zinf_plan_write(&plan, path, &err), "%s", err.text);
+    CHECK_MESSAGE(!zinf_plan_read(path, &again, &err), "%s", err.text);
+    CHECK(slurp(foreign, &bytes) == 4 && !memcmp(bytes, "mine", 4));
+    free(bytes);
+    CHECK(!unlink(foreign));
+    snprintf(foreign, sizeof foreign, "%s.%ld-1.tmp", path, (long)getpid());
+    CHECK(access(foreign, F_OK));
+    zinf_plan_free(&plan);
+    zinf_plan_free(&again);
+}
+
 int main(void)
 {
     const char *base = getenv("TMPDIR");
@@ -262,6 +287,7 @@ int main(void)
     RUN(each_broken_rule_is_named);
     RUN(a_pipe_is_written_to_and_never_replaced);
     RUN(a_link_stays_and_its_file_is_replaced);
+    RUN(a_file_under_the_temporary_name_is_left_alone);
     unlink(path);
     rmdir(directory);
     return check_finish();

@@ -155,7 +155,7 @@ def call(words, error_file):
 
 def fault(code, error, out):
     """What is wrong with the outcome; None if nothing is."""
-    if os.path.exists(out + ".tmp"):
+    if any(name.endswith(".tmp") for name in os.listdir(os.path.dirname(out))):
         return "the temporary file is left"
     if code == 2:
         good = error.startswith("tools/tokenize: ") and error.count("\n") == 1 and \

@@ -1,15 +1,22 @@
 #!/usr/bin/env python3
-# tests/tools/test_tokenize.py - tools/tokenize: where a long text is cut, and, where a virtual
-# environment with the package tokenizers is found (ZINF_VENV, or out-venv), the files it writes.
+# tests/tools/test_tokenize.py - tools/tokenize: where a long text is cut, what -o may be, and,
+# where a virtual environment with the package tokenizers is found (ZINF_VENV, or out-venv), the
+# files it writes.
 # $1 is the root of the sources.
+import contextlib
 import functools
 import json
 import os
 import random
+import resource
+import signal
+import socket
+import stat
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 root = sys.argv[1]
 sys.path[:0] = [os.path.join(root, "tests"), os.path.join(root, "tools")]
@@ -29,16 +36,26 @@ def write(name, text):
     return path(name)
 
 
-def pieces_are_cut_before_lines_only_and_lose_nothing():
+def names_in(directory):
+    return sorted(os.listdir(directory))
+
+
+def pieces_are_cut_between_words_only_and_lose_nothing_or_a_blank():
     draw = random.Random(3)
-    for size in 1, 2, 7, 64:
-        tokenize_text.PIECE = size
+    keep = tokenize_text.PIECE, tokenize_text.cutting
+    for size, left_out in (1, 0), (2, 1), (7, 0), (64, 1):
+        tokenize_text.PIECE, n = size, 0
+        tokenize_text.cutting = lambda tokenizer, left_out=left_out: (left_out, None)
         for _ in range(60):
-            text = "".join(draw.choice("ab\u00e9 \n\n\r") for _ in range(draw.randrange(200)))
-            found = list(tokenize_text.pieces(write("text", text)))
-            assert "".join(found) == text
+            text = "".join(draw.choice("ab\u00e9 \n1\r") for _ in range(draw.randrange(400)))
+            found = list(tokenize_text.pieces(write("text", text), None))
+            assert (" " if left_out else "").join(found) == text
             for left, right in zip(found, found[1:]):
-                assert not right or (left[-1] == "\n" and not right[0].isspace()), (left, right)
+                assert left[-1].isalpha() and right[1 - left_out].isalpha() and \
+                    (left_out or right[0] == " "), (left, right)
+            n += len(found) - 1
+        assert n > 60 or size == 64, (size, n)
+    tokenize_text.PIECE, tokenize_text.cutting = keep
 
 
 @functools.lru_cache
@@ -93,7 +110,7 @@ def files_are_llm_cs_in_both_widths():
         assert struct.unpack("<3I", data[:12]) == (magic, version, 6)
         assert data[12:1024] == bytes(1012)
         assert struct.unpack(f"<6{letter}", data[1024:]) == (0, size - 1, 0, 1, 2, size - 1)
-        assert not os.path.exists(out + ".tmp")
+        assert not [name for name in names_in(folder.name) if name.endswith(".tmp")]
 
 
 def the_largest_id_decides_the_width():
@@ -149,7 +166,8 @@ def bad_inputs_are_named():
                             ((good, text), "-o OUT.bin"), ((good, text, "--out", "x"), "--out")):
         done = call(*words, code=2)
         assert expected in done.stderr and done.stderr.count("\n") == 1, done.stderr
-        assert not os.path.exists(path("x")) and not os.path.exists(path("x.tmp"))
+        assert not os.path.exists(path("x"))
+        assert not [name for name in names_in(folder.name) if name.endswith(".tmp")]
     call(good, text, "-o", path("no/where/x"), code=4)
 
 
@@ -201,11 +219,162 @@ def every_fault_of_a_tokenizer_is_one_sentence():
         assert expected in done.stderr, (name, done.stderr)
         assert done.stderr.count("\n") == 1, (name, done.stderr)
         assert name == "no unknown word" or "bad.json" in done.stderr, (name, done.stderr)
-        assert not os.path.exists(path("x")) and not os.path.exists(path("x.tmp")), name
+        assert not os.path.exists(path("x")), name
+        assert not [left for left in names_in(folder.name) if left.endswith(".tmp")], name
     with open(path("bad.json"), "wb") as out:
         out.truncate(1 << 40)  # nothing of it is on the disk
     assert "no tokenizer.json" in call(path("bad.json"), path("one"), "-o", path("x"),
                                        code=2).stderr
+
+
+def what_is_no_regular_file_is_refused_before_anything_is_done():
+    """With a tokenizer that is none: it is not read yet. No package is needed."""
+    home = path("kinds")
+    os.mkdir(home)
+    os.mkdir(os.path.join(home, "directory"))
+    os.mkfifo(os.path.join(home, "pipe"))
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(os.path.join(home, "socket"))
+    kinds = ["directory", "pipe", "socket"]
+    with contextlib.suppress(PermissionError):
+        os.mknod(os.path.join(home, "device"), 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        kinds.append("device")
+    for kind in kinds:
+        os.symlink(kind, os.path.join(home, "to-" + kind))
+    os.symlink("loop", os.path.join(home, "loop"))
+    before = [(name, os.lstat(os.path.join(home, name)).st_ino) for name in names_in(home)]
+    text, tool = write("one", "a b"), os.path.join(root, "tools", "tokenize_text.py")
+    for name, expected in ((prefix + kind, f"is a {kind}; a token file can only be a regular file")
+                           for kind in kinds for prefix in ("", "to-")):
+        done = call(text, text, "-o", os.path.join(home, name), code=2,
+                    command=[sys.executable, tool])
+        assert expected in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    for name, expected in ("loop", "symbolic links"), ("new/", "is a directory"):
+        done = call(text, text, "-o", os.path.join(home, name), code=2,
+                    command=[sys.executable, tool])
+        assert expected in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert before == [(name, os.lstat(os.path.join(home, name)).st_ino) for name in names_in(home)]
+
+
+def an_input_is_never_written_over_by_any_of_its_names():
+    home = path("inputs")
+    os.mkdir(home)
+    names = {"tokenizer.json": json.dumps(word_level({"?": 0, "a": 1})), "config.json": "{}",
+             "text": "a a a"}
+    for name, content in names.items():
+        write(os.path.join(home, name), content)
+    tool = os.path.join(root, "tools", "tokenize_text.py")
+    for name, content in names.items():
+        full = os.path.join(home, name)
+        os.symlink(name, full + "-symbolic")
+        os.link(full, full + "-hard")
+        for out in (full, full + "-symbolic", full + "-hard",
+                    os.path.join(home, "..", "inputs", name)):
+            done = call(home, os.path.join(home, "text"), "-o", out, code=2,
+                        command=[sys.executable, tool])
+            assert "is an input" in done.stderr and done.stderr.count("\n") == 1, done.stderr
+        with open(full, encoding="utf-8") as file:
+            assert file.read() == content
+    assert len(names_in(home)) == 3 * len(names)
+
+
+def other_files_stay_and_links_lead_to_what_is_written():
+    home = path("links")
+    os.mkdir(home)
+    os.mkdir(os.path.join(home, "far"))
+    for name in "out.tmp", "far/out.tmp", "far/out", "far/kept":
+        write(os.path.join(home, name), "mine")
+    os.chmod(os.path.join(home, "far", "out"), 0o640)
+    os.link(os.path.join(home, "far", "out"), os.path.join(home, "far", "other"))
+    os.symlink("far/out", os.path.join(home, "out"))
+    os.symlink("far/new", os.path.join(home, "hanging"))
+    for name, wrote in ("out", "far/out"), ("hanging", "far/new"):
+        call(tokenizer(100), write("one", "a b"), "-o", os.path.join(home, name))
+        assert os.path.islink(os.path.join(home, name))
+        assert ids_of(os.path.join(home, wrote)) == (0, 99)
+    for name in "out.tmp", "far/out.tmp", "far/other", "far/kept":
+        with open(os.path.join(home, name), encoding="utf-8") as file:
+            assert file.read() == "mine", name
+    assert names_in(home) == ["far", "hanging", "out", "out.tmp"]
+    assert names_in(os.path.join(home, "far")) == ["kept", "new", "other", "out", "out.tmp"]
+    mask = os.umask(0)
+    os.umask(mask)
+    for name, mode in ("far/out", 0o640), ("far/new", 0o666 & ~mask):
+        assert stat.S_IMODE(os.stat(os.path.join(home, name)).st_mode) == mode, name
+
+
+def cpu_seconds(run):
+    with open(f"/proc/{run.pid}/stat", encoding="utf-8") as file:
+        return int(file.read().rsplit(")", 1)[1].split()[11]) / os.sysconf("SC_CLK_TCK")
+
+
+def a_signal_leaves_nothing_behind_and_ends_a_long_piece():
+    home = path("signals")
+    os.mkdir(home)
+    os.mkfifo(path("fifo"))
+    # a text that may not be cut: several seconds of the tokenizer
+    model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+             "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+             "vocab": {"a": 0, "b": 1, " ": 2, "ab": 3, "ab ": 4, "ab ab ": 5},
+             "merges": [["a", "b"], ["ab", " "], ["ab ", "ab "]]}
+    whole = write("whole.json", json.dumps(word_level({}, model=model, pre_tokenizer=None)))
+    long = write("long", "ab " * (5 << 20))
+    out = write(os.path.join(home, "out"), "mine")
+    for number, words in ((signal.SIGINT, (tokenizer(100), path("fifo"))),
+                          (signal.SIGTERM, (whole, long)),
+                          (signal.SIGHUP, (tokenizer(100), path("fifo")))):
+        run = subprocess.Popen([python_with_tokenizers(), os.path.join(root, "tools",
+                                                                       "tokenize_text.py"),
+                                *words, "-o", out], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            until = time.monotonic() + 60
+            while len(names_in(home)) < 2 and time.monotonic() < until:
+                time.sleep(0.05)
+            assert len(names_in(home)) == 2, names_in(home)
+            before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+            if words[0] == whole:  # a second is less than it takes, more than what comes before it
+                while cpu_seconds(run) < 1 and run.poll() is None:
+                    time.sleep(0.05)
+            run.send_signal(number)
+            said = run.communicate(timeout=60)
+            took = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+            print(f"# {signal.Signals(number).name}: after {took:.2f} s of a processor")
+            assert took < 4, took
+            assert run.returncode == -number and said == (b"", b""), (run.returncode, said)
+        finally:
+            run.kill()
+        assert names_in(home) == ["out"], names_in(home)
+        with open(out, encoding="utf-8") as file:
+            assert file.read() == "mine"
+
+
+def ids_are_the_whole_texts_wherever_it_is_cut():
+    done = subprocess.run([python_with_tokenizers(), os.path.join(
+        root, "tests", "tools", "tokenize_cuts.py"), "1"], capture_output=True, text=True)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    print("# " + done.stdout.strip())
+
+
+def texts_too_long_for_a_tokenizer_are_refused_by_the_components_name():
+    model = {"type": "Unigram", "unk_id": 0, "byte_fallback": False, "vocab": [["?", 0], ["a", -1]]}
+    strip = {"type": "Strip", "strip_left": True, "strip_right": False}
+    long, words = write("long", "a\n" * (8 << 20) + "a"), write("words", "a a\n" * (5 << 20))
+    for name, content, text, expected in (
+            ("strip", word_level({"?": 0, "a": 1}, normalizer=strip), words, "normalizer Strip"),
+            ("unigram", word_level({}, model=model, pre_tokenizer=None), words, "model Unigram"),
+            ("lines", word_level({"?": 0, "a": 1}), long, "without a place to cut")):
+        done = call(write(name + ".json", json.dumps(content)), text, "-o", path("x"), code=2)
+        assert expected in done.stderr and "16777216 characters" in done.stderr and \
+            done.stderr.count("\n") == 1, done.stderr
+
+
+def standard_output_that_cannot_be_written_is_one_sentence():
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([python_with_tokenizers(), os.path.join(
+            root, "tools", "tokenize_text.py"), tokenizer(100), write("one", "a b"), "-o",
+            path("out.bin")], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 4 and "is written, but standard output" in done.stderr and \
+        done.stderr.count("\n") == 1, done.stderr
 
 
 def a_token_that_the_model_has_not_is_named():
@@ -230,11 +399,18 @@ def mutated_tokenizers_are_taken_or_refused_by_a_sentence():
 
 
 code = tap.run([
-    pieces_are_cut_before_lines_only_and_lose_nothing, files_are_llm_cs_in_both_widths,
+    pieces_are_cut_between_words_only_and_lose_nothing_or_a_blank,
+    what_is_no_regular_file_is_refused_before_anything_is_done,
+    an_input_is_never_written_over_by_any_of_its_names, files_are_llm_cs_in_both_widths,
     the_largest_id_decides_the_width,
     texts_are_taken_whole_whatever_the_file_says_of_lengths_and_chance,
     texts_with_a_nul_or_of_nothing, bad_inputs_are_named,
     every_fault_of_a_tokenizer_is_one_sentence, a_token_that_the_model_has_not_is_named,
+    other_files_stay_and_links_lead_to_what_is_written,
+    a_signal_leaves_nothing_behind_and_ends_a_long_piece,
+    ids_are_the_whole_texts_wherever_it_is_cut,
+    texts_too_long_for_a_tokenizer_are_refused_by_the_components_name,
+    standard_output_that_cannot_be_written_is_one_sentence,
     mutated_tokenizers_are_taken_or_refused_by_a_sentence])
 folder.cleanup()
 sys.exit(code)
