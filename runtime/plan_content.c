@@ -113,6 +113,7 @@ static zinf_status check_program(const zinf_plan *plan, zinf_program_kind progra
     const zinf_operand *o = &plan->operands[instr->operand0];
     const char *links = zinf_instr_links(instr);
     const uint64_t batch = program == ZINF_PROGRAM_SAMPLE ? 1 : d->micro_batch;
+    const bool logits = instr->opcode == ZINF_OP_LOGITS;
     unsigned programs;
 
     if (*links != '-' && o->rows != batch * (links[1] == 'T' ? 1 : plan->job.sequence))
@@ -137,11 +138,12 @@ static zinf_status check_program(const zinf_plan *plan, zinf_program_kind progra
                         zinf_program_name(program));
         break;
     case ZINF_OP_LOGITS:
-        n_seen[plan->n_units + 1] += o[1].rows * count;
-        return ZINF_OK;
     case ZINF_OP_LOSS:
-        n_seen[plan->n_units + 1] += count;
-        if (instr->attr[0] != plan->job.sequence * (steps ? plan->job.global_batch
+        n_seen[plan->n_units + 1] += logits ? o[1].rows * count : count;
+        if (logits != (program == ZINF_PROGRAM_SAMPLE))
+            return RULE("C7", HERE "is not what program %s does", HERE_ARGS,
+                        zinf_program_name(program));
+        if (!logits && instr->attr[0] != plan->job.sequence * (steps ? plan->job.global_batch
                                                           : (uint64_t)d->micro_batch * d->ranks))
             return RULE("C7", HERE "is not a part of all tokens", HERE_ARGS);
         return ZINF_OK;

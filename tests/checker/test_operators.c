@@ -295,6 +295,187 @@ static void a_sum_added_to_a_sum_is_refused(void)
     check_refused(&p, "C7", second, "a sum is added to a sum");
 }
 
+/* Another instruction behind this one, in its queue and with its waits. */
+static uint32_t insert(zinf_plan *p, uint32_t at, zinf_opcode opcode, uint32_t n_operands,
+                       const zinf_operand *operands)
+{
+    zinf_instr *instr = &p->instrs[at + 1];
+
+    CHECK(mutate_duplicate(p, at));
+    instr->opcode = (uint16_t)opcode;
+    instr->flags = 0;
+    instr->unit = ZINF_NONE;
+    memset(instr->attr, 0, sizeof instr->attr);
+    instr->operand0 = p->n_operands;
+    instr->n_operands = n_operands;
+    memcpy(&p->operands[p->n_operands], operands, n_operands * sizeof *operands);
+    p->n_operands += n_operands;
+    return at + 1;
+}
+
+static uint32_t copy_behind(zinf_plan *p, uint32_t at, zinf_operand from, uint64_t to)
+{
+    const zinf_operand both[2] = {from, from};
+    const uint32_t i = insert(p, at, ZINF_OP_COPY, 2, both);
+
+    operand(p, i, 1)->offset = to;
+    operand(p, i, 1)->stride = 0;
+    return i;
+}
+
+static uint32_t loop_of(const zinf_plan *p)
+{
+    const uint32_t segment = p->programs[ZINF_PROGRAM_STEP].first_segment + 1;
+
+    CHECK(p->segments[segment].count == 4);
+    return p->segments[segment].first_instr;
+}
+
+static uint32_t from(const zinf_plan *p, uint32_t i, zinf_opcode opcode)
+{
+    while (p->instrs[i].opcode != opcode)
+        i++;
+    return i;
+}
+
+/* One that is changed in the fourth iteration, say, could not be seen. */
+static void a_parameter_kept_from_an_iteration_before_is_refused(void)
+{
+    zinf_plan p = plan_of_five();
+    const uint32_t before = STEP(LINEAR_FORWARD, 0);
+    const zinf_operand weight = *operand(&p, before, 1);
+    const uint64_t kept = more_arena(&p, weight.bytes);
+
+    copy_behind(&p, before, weight, kept);
+    const uint32_t i = from(&p, loop_of(&p), ZINF_OP_LINEAR_FORWARD);
+    operand(&p, i, 1)->offset = kept;
+    copy_behind(&p, i, weight, kept);
+    check_refused(&p, "C8", i, "of an iteration before is read");
+}
+
+static void a_parameter_moved_on_between_iterations_is_refused(void)
+{
+    zinf_plan p = plan_of_five();
+    const uint32_t before = STEP(LINEAR_FORWARD, 0);
+    const zinf_operand weight = *operand(&p, before, 1);
+    const uint64_t kept = more_arena(&p, 2 * weight.bytes);
+    zinf_operand next = weight;
+
+    copy_behind(&p, before, weight, kept);
+    copy_behind(&p, before, weight, kept + weight.bytes);
+    const uint32_t i = from(&p, loop_of(&p), ZINF_OP_LINEAR_FORWARD);
+    operand(&p, i, 1)->offset = kept;
+    next.offset = kept + weight.bytes;
+    copy_behind(&p, i, weight, next.offset); /* in another order it is what was kept before */
+    const uint32_t move = copy_behind(&p, i, next, kept);
+    check_refused(&p, "C8", move, "of an iteration before is read");
+}
+
+/* Which the first three iterations find in their places, and no other. */
+static void a_parameter_with_a_stride_is_refused(void)
+{
+    zinf_plan p = plan_of_five();
+    const uint32_t before = STEP(LAYERNORM_FORWARD, 0);
+    zinf_operand weight = *operand(&p, before, 1);
+    const uint32_t reader = from(&p, loop_of(&p), ZINF_OP_EMBEDDING_FORWARD);
+    const uint64_t stride = operand(&p, reader, 0)->stride;
+    const uint64_t kept = more_arena(&p, 5 * stride + weight.bytes);
+
+    CHECK(stride > weight.bytes);
+    for (uint64_t n = 0; n < 3; n++)
+        copy_behind(&p, before, weight, kept + n * stride);
+    weight.offset = kept;
+    weight.stride = stride;
+    const uint32_t i = copy_behind(&p, loop_of(&p), weight, more_arena(&p, weight.bytes));
+    operand(&p, from(&p, i, ZINF_OP_LAYERNORM_FORWARD), 1)->offset = operand(&p, i, 1)->offset;
+    check_refused(&p, "C4", i, "it should hold tokens");
+}
+
+/* An embedding of another micro-batch behind that of instruction `at`. */
+static uint32_t embed(zinf_plan *p, uint32_t at, uint64_t micro)
+{
+    const zinf_operand *o = operand(p, at, 0);
+    const zinf_operand *first = operand(p, find(p, ZINF_PROGRAM_STEP, ZINF_OP_EMBEDDING_FORWARD, 0),
+                                        0);
+    zinf_operand all[4] = {*first, o[1], o[2], o[3]};
+
+    all[0].offset += micro * all[0].bytes;
+    all[3].offset = more_arena(p, all[3].bytes);
+    const uint32_t i = insert(p, at, ZINF_OP_EMBEDDING_FORWARD, 4, all);
+    p->instrs[i].unit = p->instrs[at].unit;
+    return i;
+}
+
+/* The last micro-batch that was looked at is another one than the last there is. */
+static void work_on_a_micro_batch_of_a_loop_before_it_is_refused(void)
+{
+    zinf_plan p = plan_of_five();
+
+    embed(&p, STEP(EMBEDDING_FORWARD, 0), 3);
+    check_refused(&p, "C7", loop_of(&p), "an iteration finds its micro-batch begun");
+}
+
+static void work_on_a_micro_batch_that_is_done_is_refused(void)
+{
+    zinf_plan p = plan_of_five();
+    const uint32_t i = embed(&p, from(&p, loop_of(&p), ZINF_OP_EMBEDDING_FORWARD), 0);
+
+    check_refused(&p, "C7", i, "is of a micro-batch that is done");
+}
+
+/* Each row would count as a loss. */
+static void logits_in_a_step_and_a_loss_in_a_sample_are_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t classifier = STEP(CLASSIFIER_FORWARD, 0);
+    const uint32_t logits = find(&p, ZINF_PROGRAM_SAMPLE, ZINF_OP_LOGITS, 0);
+    zinf_operand o[4];
+
+    memcpy(o, operand(&p, logits, 0), sizeof o);
+    o[0] = *operand(&p, classifier, 0);
+    o[1] = *operand(&p, classifier, 1);
+    const uint32_t i = insert(&p, classifier, ZINF_OP_LOGITS, 4, o);
+    p.instrs[i].unit = p.instrs[classifier].unit;
+    check_refused(&p, "C7", i, "is not what program step does");
+
+    p = plan_of(1);
+    memcpy(o, operand(&p, STEP(LOSS, 0), 0), 2 * sizeof *o);
+    const uint32_t loss = insert(&p, logits, ZINF_OP_LOSS, 2, o);
+    p.instrs[loss].attr[0] = 8;
+    check_refused(&p, "C7", loss, "is not what program sample does");
+}
+
+static void statistics_of_one_tile_are_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = STEP(CLASSIFIER_BACKWARD, 0);
+
+    p.instrs[i].opcode = ZINF_OP_CLASSIFIER;
+    check_refused(&p, "C4", i, "it makes statistics of one tile of several");
+}
+
+/* The embedding's gradient by tokens before that by the classifier: another rounding. */
+static void contributions_in_another_order_are_refused(void)
+{
+    zinf_plan p = plan_of_five();
+    const uint32_t head = from(&p, loop_of(&p), ZINF_OP_CLASSIFIER);
+    const uint32_t first = from(&p, head, ZINF_OP_ACCUMULATE);
+    uint32_t second = from(&p, head, ZINF_OP_EMBEDDING_BACKWARD);
+    zinf_operand sum[2];
+
+    while (p.instrs[second].opcode != ZINF_OP_ACCUMULATE ||
+           p.instrs[second].unit != p.instrs[first].unit)
+        second++;
+    operand(&p, head, 5)->offset = more_arena(&p, operand(&p, head, 5)->bytes);
+    operand(&p, first, 0)->offset = operand(&p, head, 5)->offset;
+    memcpy(sum, operand(&p, first, 0), sizeof sum);
+    p.instrs[first].opcode = ZINF_OP_ZERO;
+    p.instrs[first].n_operands = 1;
+    operand(&p, first, 0)->offset = more_arena(&p, sum[0].bytes);
+    insert(&p, second, ZINF_OP_ACCUMULATE, 2, sum);
+    check_refused(&p, "C7", second, "by tokens and by operators are in another order");
+}
+
 static void tokens_that_move_on_by_other_steps_are_refused(void)
 {
     zinf_plan p = plan_of_five();
@@ -740,6 +921,14 @@ int main(void)
     RUN(a_norm_of_one_unit_at_the_end_is_refused);
     RUN(a_loop_of_more_than_the_micro_batches_is_refused);
     RUN(a_sum_added_to_a_sum_is_refused);
+    RUN(a_parameter_kept_from_an_iteration_before_is_refused);
+    RUN(a_parameter_moved_on_between_iterations_is_refused);
+    RUN(a_parameter_with_a_stride_is_refused);
+    RUN(work_on_a_micro_batch_of_a_loop_before_it_is_refused);
+    RUN(work_on_a_micro_batch_that_is_done_is_refused);
+    RUN(logits_in_a_step_and_a_loss_in_a_sample_are_refused);
+    RUN(statistics_of_one_tile_are_refused);
+    RUN(contributions_in_another_order_are_refused);
     RUN(tokens_that_move_on_by_other_steps_are_refused);
     RUN(values_without_a_meaning_are_refused);
     RUN(an_output_over_an_input_is_refused);
