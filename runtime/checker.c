@@ -1,12 +1,13 @@
 /* runtime/checker.c - the rules C1 to C8: each program is run once, symbolically, and what an
  * instruction reads must be the very value that the model's training step has in that place.
  *
- * plan_validate.c, plan_shapes.c and plan_content.c prove what tables and single instructions say
- * (C1, C2, C5, shapes, what a program must have); plan_model.h says which operators the model has,
- * on which tensors, and opcodes.h which value of its operator each operand is. So every value has
- * an exact name: the result of operator 7, its gradient, the parameters of unit 3; of which micro-
- * batch, or after how many updates; as the sum of which contributions. Memory is a map from bytes
- * to names: a read compares, a write sets; at the end the units' regions hold what they should.
+ * plan_validate.c, plan_shapes.c, plan_content.c and written.c prove what tables and single
+ * instructions say (C1, C2, C5, shapes, what a program must have); plan_model.h says which operators
+ * the model has, on which tensors, and opcodes.h which value of its operator each operand is. So
+ * every value has an exact name: the result of operator 7, its gradient, the parameters of unit 3;
+ * of which micro-batch, or after how many updates; as the sum of which contributions (cell.h).
+ * Memory is a map from bytes to names: a read compares, a write sets; at the end the units' regions
+ * hold what they should.
  *
  * C3. Of every byte it is known who wrote it and who has read it since; clocks.h says what surely
  * finished before, and why three iterations of a loop are enough. Nothing is written with a stride;
@@ -31,6 +32,7 @@
 #include "runtime/plan_content.h"
 #include "runtime/plan_model.h"
 #include "runtime/refusal.h"
+#include "runtime/written.h"
 
 /* Pieces of memory that are looked at for every visit, and so many more in all: models in up to 128
  * tiles take 40. What needs more is refused, not waited for. */
@@ -71,15 +73,6 @@ static bool no_memory(checker *c)
     return !zinf_fail(c->err, ZINF_MACHINE, "out of memory while checking the plan");
 }
 
-/* What is found is what is wanted, or refused. */
-static bool same(checker *c, const char *rule, const zinf_operand *o, const zinf_cell *x,
-                 const zinf_cell *want)
-{
-    char text[300];
-
-    return !zinf_cell_differs(x, want, text) || refuse(c, rule, x->writer, o, text);
-}
-
 /* ---- memory ---- */
 
 static uint64_t here(const checker *c, const zinf_operand *o)
@@ -117,6 +110,7 @@ static bool holds(checker *c, const char *rule, const zinf_operand *o, uint64_t 
                   const zinf_cell *want)
 {
     zinf_intervals *map = &c->maps[o->tier];
+    char text[300];
 
     for (uint32_t i = zinf_intervals_cut(map, lo, hi); i != ZINF_NO_INTERVAL;
          i = zinf_intervals_next(map, i, hi)) {
@@ -124,10 +118,10 @@ static bool holds(checker *c, const char *rule, const zinf_operand *o, uint64_t 
         const bool padding = want && want->what == ZINF_VALUE_GRAD && x->what == ZINF_VALUE_ZEROS &&
                              zinf_intervals_lo(map, i) - want->origin >=
                                  4 * c->plan->units[want->of].n_elems;
-        if ((c->index != ZINF_NONE && (!ordered(c, o, x, false) ||
-                                       (want && !repeats(c, o, x)))) ||
-            (want && !padding && !same(c, rule, o, x, want)))
+        if (c->index != ZINF_NONE && (!ordered(c, o, x, false) || (want && !repeats(c, o, x))))
             return false;
+        if (want && !padding && zinf_cell_differs(x, want, text))
+            return refuse(c, rule, x->writer, o, text);
         if (c->index != ZINF_NONE)
             x->readers[c->instr->queue] = c->clocks.now;
         c->work++;
@@ -136,18 +130,22 @@ static bool holds(checker *c, const char *rule, const zinf_operand *o, uint64_t 
 }
 
 /* [lo, hi) becomes one cell, after everything that was there. C6: what one rank does alone makes
- * what that rank has of the unit. */
+ * what that rank has of the unit, and nothing else but a sum over ranks does. */
 static bool claim(checker *c, const zinf_operand *o, uint64_t lo, uint64_t hi, zinf_cell made)
 {
     const bool alone = c->index != ZINF_NONE && o->tier != ZINF_TIER_SCALAR &&
                        zinf_instr_owner(c->plan, c->instr) != ZINF_NONE;
     const bool mine = made.what == ZINF_VALUE_OPTIMIZER || made.what == ZINF_VALUE_PARAM_PART ||
                       made.what == ZINF_VALUE_GRAD_PART;
+    const bool owned = c->index != ZINF_NONE && mine &&
+                       c->plan->units[made.of].owner != ZINF_NONE;
     zinf_intervals *map = &c->maps[o->tier];
     uint32_t i;
 
     if (alone && made.what && !(mine && made.of == c->instr->unit))
         return refuse(c, "C6", made.writer, o, "is not the unit's for which one rank does this");
+    if (owned && !alone && c->instr->opcode != ZINF_OP_REDUCE)
+        return refuse(c, "C6", made.writer, o, "is one rank's, but all ranks do this");
     for (i = zinf_intervals_cut(map, lo, hi); i != ZINF_NO_INTERVAL;
          i = zinf_intervals_next(map, i, hi), c->work += 2)
         if (!ordered(c, o, zinf_intervals_payload(map, i), true))
@@ -486,6 +484,7 @@ zinf_status zinf_plan_check(const zinf_plan *plan, zinf_error *err)
 
     for (uint32_t p = 0; ok && p < ZINF_N_PROGRAMS; p++)
         ok = check_program(&c, p);
+    ok = ok && !zinf_plan_check_written(plan, err);
     for (int t = 0; t < ZINF_N_TIERS; t++)
         zinf_intervals_free(&c.maps[t]);
     zinf_plan_model_free(&c.model);

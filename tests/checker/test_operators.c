@@ -476,6 +476,73 @@ static void contributions_in_another_order_are_refused(void)
     check_refused(&p, "C7", second, "by tokens and by operators are in another order");
 }
 
+static zinf_plan plan_on_nvme(unsigned ranks, const char *sets)
+{
+    zinf_plan plan = {0}, copy;
+    zinf_error err = {0};
+    char all[400];
+
+    snprintf(all, sizeof all, "threads=1 micro_batch=1 tiles=1 checkpoint_interval=1 "
+             "tier.checkpoint=nvme tier.optimizer=nvme tier.grad=host %s", sets);
+    CHECK_MESSAGE(!trainer_plan_ranks(ranks > 1 ? &of_two_ranks : &gpt2, false, ranks, all, &plan,
+                                      &err), "%s", err.text);
+    copy = mutate_copy(&plan);
+    zinf_plan_free(&plan);
+    return copy;
+}
+
+/* At the end of an arena, which grows. */
+static uint64_t more(zinf_plan *plan, zinf_tier tier, uint64_t pages)
+{
+    const uint64_t at = (plan->machine.arena_bytes[tier] + 4095) / 4096 * 4096;
+
+    plan->machine.capacity_bytes[tier] += (pages + 1) * ZINF_PAGE;
+    plan->machine.arena_bytes[tier] = at + pages * ZINF_PAGE;
+    return at;
+}
+
+/* A run would end there: transfer.c knows what it has written. */
+static void a_page_that_was_never_written_is_refused(void)
+{
+    zinf_plan p = plan_on_nvme(1, "tier.param=host");
+    const zinf_segment *save = &p.segments[p.programs[ZINF_PROGRAM_SAVE].first_segment];
+    uint32_t i = from(&p, save->first_instr, ZINF_OP_READ);
+
+    for (uint32_t k = i; k < save->first_instr + save->n_instrs; k++) /* the last in storage */
+        if (p.instrs[k].opcode == ZINF_OP_READ && operand(&p, k, 0)->offset >
+                                                      operand(&p, i, 0)->offset)
+            i = k;
+    zinf_operand both[2] = {*operand(&p, i, 0), *operand(&p, i, 1)};
+    for (int k = 0; k < 2; k++) {
+        both[k].bytes += ZINF_PAGE;
+        both[k].cols = both[k].ld = both[k].bytes / zinf_dtype_bytes(both[k].dtype);
+    }
+    more(&p, ZINF_TIER_NVME, 1);
+    both[1].offset = more(&p, ZINF_TIER_HOST, both[1].bytes / ZINF_PAGE);
+    const uint32_t again = insert(&p, i, ZINF_OP_READ, 2, both);
+    check_refused(&p, "C4", again, "storage is read where nothing was written");
+}
+
+/* The others would read what they have never written. */
+static void what_one_rank_has_moved_by_all_is_refused(void)
+{
+    zinf_plan p = plan_on_nvme(2, "partitioning=owner tier.param=host");
+    const uint32_t i = from(&p, find(&p, ZINF_PROGRAM_EVAL, ZINF_OP_UPLOAD, 1),
+                            ZINF_OP_UPLOAD);
+    const zinf_operand up[2] = {*operand(&p, i, 0), *operand(&p, i, 1)};
+    const uint32_t unit = p.instrs[i].unit;
+
+    CHECK(unit != ZINF_NONE && p.units[unit].owner != ZINF_NONE);
+    zinf_operand both[2] = {up[1], up[1]};
+    both[1].offset = more(&p, ZINF_TIER_DEVICE, up[1].bytes / ZINF_PAGE + 1);
+    const uint32_t copy = insert(&p, i, ZINF_OP_COPY, 2, both);
+    p.instrs[copy].queue = ZINF_QUEUE_COMPUTE;
+    p.instrs[copy].n_waits = 1;
+    p.instrs[copy].wait0 = p.n_waits;
+    p.waits[p.n_waits++] = (zinf_wait){i, 0};
+    check_refused(&p, "C6", copy, "is one rank's, but all ranks do this");
+}
+
 static void tokens_that_move_on_by_other_steps_are_refused(void)
 {
     zinf_plan p = plan_of_five();
@@ -929,6 +996,8 @@ int main(void)
     RUN(logits_in_a_step_and_a_loss_in_a_sample_are_refused);
     RUN(statistics_of_one_tile_are_refused);
     RUN(contributions_in_another_order_are_refused);
+    RUN(a_page_that_was_never_written_is_refused);
+    RUN(what_one_rank_has_moved_by_all_is_refused);
     RUN(tokens_that_move_on_by_other_steps_are_refused);
     RUN(values_without_a_meaning_are_refused);
     RUN(an_output_over_an_input_is_refused);
