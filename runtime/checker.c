@@ -2,8 +2,8 @@
  * instruction reads must be the very value that the model's training step has in that place.
  *
  * plan_validate.c, plan_shapes.c, plan_content.c and written.c prove what tables and single
- * instructions say (C1, C2, C5, shapes, what a program must have); plan_model.h says which operators
- * the model has, on which tensors, and opcodes.h which value of its operator each operand is. So
+ * instructions say (C1, C2, C5, shapes, what a program must have); plan_model.h says which
+ * operators the model has, on which tensors, opcodes.h which value of it each operand is. So
  * every value has an exact name: the result of operator 7, its gradient, the parameters of unit 3;
  * of which micro-batch, or after how many updates; as the sum of which contributions (cell.h).
  * Memory is a map from bytes to names: a read compares, a write sets; at the end the units' regions

@@ -5,6 +5,7 @@
 #include "runtime/overhead.h"
 
 #include <string.h>
+#include <xxhash.h>
 
 #include "runtime/executor_internal.h"
 #include "runtime/timeline.h"
@@ -26,7 +27,7 @@ static const uint64_t TENSOR_OF_CHECKPOINT = 3 << 10; /* JSON of header and mani
 static const uint64_t TENSOR_HASH = 256;       /* params_hash.c, with malloc's own */
 static const uint64_t BLOCK_OF_CHANNEL = 128;  /* storage.c's block and its ring entries */
 static const uint64_t LOOKUP = 64;             /* malloc's share of a table */
-enum { N_CHANNELS = 2, STORAGE_THREADS = 8, MOST_GEMMS = 512 };
+enum { N_CHANNELS = 2, STORAGE_THREADS = 8, MOST_GEMMS = 512 }; /* told apart */
 
 static uint64_t add(uint64_t a, uint64_t b)
 {
@@ -42,26 +43,28 @@ static uint64_t times(uint64_t n, uint64_t bytes)
     return __builtin_mul_overflow(n, bytes, &product) ? UINT64_MAX / 2 : product;
 }
 
-/* What tells one GEMM from another: everything a descriptor is made of. */
-static uint64_t gemm_key(const zinf_plan *plan, const zinf_instr *instr, uint32_t slot)
+/* What tells one GEMM from another: everything that operations.c makes a descriptor of, and the
+ * scratch it may use. */
+static uint64_t gemm_key(const zinf_plan *plan, const zinf_instr *instr)
 {
-    const zinf_operand *o = &plan->operands[instr->operand0 + slot];
-    const uint64_t parts[] = {instr->opcode, instr->flags, o[0].rows, o[0].cols, o[0].ld,
-                              o[1].rows, o[1].cols, o[1].ld, o[0].dtype};
-    uint64_t key = 0xcbf29ce484222325;
+    const zinf_operand *o = &plan->operands[instr->operand0];
+    uint64_t key = instr->opcode | (uint64_t)instr->flags << 16 | instr->attr[3] << 24;
 
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        key = (key ^ parts[i]) * 0x100000001b3;
+    for (uint32_t i = 0; i < instr->n_operands; i++) {
+        const uint64_t parts[] = {o[i].rows, o[i].cols, o[i].ld, o[i].dtype, o[i].bytes};
+        key = XXH3_64bits_withSeed(parts, sizeof parts, key);
+    }
     return key;
 }
 
+/* No fewer than there are: beyond MOST_GEMMS each instruction counts as one of its own. */
 static uint64_t n_gemms(const zinf_plan *plan)
 {
-    uint64_t seen[MOST_GEMMS], n = 0, total = 0;
+    uint64_t seen[2 * MOST_GEMMS] = {0}, n = 0, total = 0; /* at their hash, or behind it */
 
-    for (uint32_t i = 0; i < plan->n_instrs && n < MOST_GEMMS; i++) {
+    for (uint32_t i = 0; i < plan->n_instrs; i++) {
         const zinf_instr *instr = &plan->instrs[i];
-        uint64_t weight = 1, k = 0;
+        uint64_t weight = 1;
         switch (instr->opcode) {
         case ZINF_OP_LINEAR_FORWARD:
         case ZINF_OP_LINEAR_BACKWARD_INPUT:
@@ -78,12 +81,16 @@ static uint64_t n_gemms(const zinf_plan *plan)
         default:
             continue;
         }
-        const uint64_t key = gemm_key(plan, instr, 0);
-        while (k < n && seen[k] != key)
-            k++;
-        if (k < n)
+        const uint64_t key = gemm_key(plan, instr) | 1;
+        uint64_t at = (key >> 1) % (2 * MOST_GEMMS);
+        while (seen[at] && seen[at] != key)
+            at = (at + 1) % (2 * MOST_GEMMS);
+        if (seen[at] == key)
             continue;
-        seen[n++] = key;
+        if (n < MOST_GEMMS) {
+            seen[at] = key;
+            n++;
+        }
         total += weight;
     }
     return total;
