@@ -423,6 +423,91 @@ static void work_on_a_micro_batch_that_is_done_is_refused(void)
     check_refused(&p, "C7", i, "is of a micro-batch that is done");
 }
 
+static void drop(zinf_plan *p, uint32_t i)
+{
+    for (uint32_t m = 0; m < n_mutations; m++)
+        if (!strcmp(mutations[m].name, "drop_instr"))
+            CHECK(mutations[m].apply(p, i));
+}
+
+static zinf_plan plan_of_two_micro_batches(unsigned ranks)
+{
+    static const trainer_model two = {1, 16, 2, 24, 8, 2, "bf16", NULL};
+    static const trainer_model four = {1, 16, 2, 24, 8, 4, "bf16", /* no biases */
+                                       ", kv_heads: 1, ffn: 24, tied_embeddings: false"};
+    zinf_plan plan = {0}, copy;
+    zinf_error err = {0};
+
+    CHECK_MESSAGE(!trainer_plan_ranks(ranks > 1 ? &four : &two, true, ranks, "threads=1 tiles=1 "
+                                      "micro_batch=1 checkpoint_interval=none order=horizontal "
+                                      "tier.param=device tier.grad=device tier.optimizer=device "
+                                      "optimizer_time=after", &plan, &err), "%s", err.text);
+    copy = mutate_copy(&plan);
+    zinf_plan_free(&plan);
+    CHECK(copy.decisions.accumulation == 2);
+    return copy;
+}
+
+/* The gradients of the first micro-batch make the update, the second has a loss and no more. */
+static void a_loss_behind_an_update_is_refused(void)
+{
+    zinf_plan p = plan_of_two_micro_batches(1);
+    const zinf_segment *s = &p.segments[p.programs[ZINF_PROGRAM_STEP].first_segment];
+    const uint32_t classifier = from(&p, s[1].first_instr, ZINF_OP_CLASSIFIER);
+    const uint32_t loss = from(&p, classifier, ZINF_OP_LOSS);
+    const zinf_instr was = p.instrs[loss];
+    const zinf_operand o[2] = {*operand(&p, loss, 0), *operand(&p, loss, 1)};
+
+    while (s[1].first_instr + s[1].n_instrs > classifier + 1)
+        drop(&p, classifier + 1);
+    const uint32_t clip = STEP(CLIP, 0), last = s[2].first_instr + s[2].n_instrs - 1;
+    const uint32_t i = insert(&p, last, ZINF_OP_LOSS, 2, o);
+    p.instrs[i].queue = ZINF_QUEUE_COMPUTE;
+    p.instrs[i].flags = was.flags;
+    memcpy(p.instrs[i].attr, was.attr, sizeof was.attr);
+    p.instrs[i].n_waits = p.instrs[clip].queue != ZINF_QUEUE_COMPUTE;
+    p.instrs[i].wait0 = p.n_waits;
+    p.waits[p.n_waits++] = (zinf_wait){clip, 0};
+    check_refused(&p, "C7", i, "before all norms");
+}
+
+/* Both micro-batches' first, then over ranks: another rounding than the order that is stated. */
+static void a_sum_over_ranks_of_a_sum_is_refused(void)
+{
+    zinf_plan p = plan_of_two_micro_batches(2);
+    const uint32_t first = p.programs[ZINF_PROGRAM_STEP].first_segment;
+    const uint32_t one = STEP(LINEAR_BACKWARD_WEIGHT, 0), unit = p.instrs[one].unit;
+    const uint64_t sum = more_arena(&p, operand(&p, STEP(REDUCE_SCATTER, 0), 0)->bytes + 4096);
+    uint32_t n_dropped = 0, two, scatter;
+
+    for (uint32_t i = p.segments[first].first_instr; i < p.segments[first + 1].first_instr; i++)
+        if (i > one && p.instrs[i].unit == unit &&
+            (p.instrs[i].opcode == ZINF_OP_REDUCE_SCATTER ||
+             p.instrs[i].opcode == ZINF_OP_SUM_OF_SQUARES)) {
+            drop(&p, i--);
+            n_dropped++;
+        }
+    CHECK(n_dropped >= 1);
+    two = from(&p, p.segments[first + 1].first_instr, ZINF_OP_LINEAR_BACKWARD_WEIGHT);
+    scatter = from(&p, two, ZINF_OP_REDUCE_SCATTER);
+    CHECK(p.instrs[two].unit == unit && p.instrs[scatter].unit == unit);
+    operand(&p, one, 2)->offset = operand(&p, two, 2)->offset = sum;
+    p.instrs[two].flags |= ZINF_FLAG_ACCUMULATE;
+    operand(&p, scatter, 0)->offset = sum;
+    check_refused(&p, "C7", scatter, "is the sum of several contributions already");
+}
+
+/* Units are updated one by one, each with the norm of its own gradient: here another's. */
+static void an_update_with_the_norm_of_another_unit_is_refused(void)
+{
+    zinf_plan p = plan_with(1, ON_DEVICE " clip=0 optimizer_time=backward");
+    const uint32_t other = STEP(CLIP, 0), i = STEP(CLIP, 1);
+
+    CHECK(operand(&p, i, 0)->cols == 1 && operand(&p, other, 0)->cols == 1);
+    *operand(&p, i, 0) = *operand(&p, other, 0);
+    check_refused(&p, "C7", from(&p, i, ZINF_OP_ADAM), "is not updated after its norm");
+}
+
 /* Each row would count as a loss. */
 static void logits_in_a_step_and_a_loss_in_a_sample_are_refused(void)
 {
@@ -993,6 +1078,9 @@ int main(void)
     RUN(a_parameter_with_a_stride_is_refused);
     RUN(work_on_a_micro_batch_of_a_loop_before_it_is_refused);
     RUN(work_on_a_micro_batch_that_is_done_is_refused);
+    RUN(a_loss_behind_an_update_is_refused);
+    RUN(a_sum_over_ranks_of_a_sum_is_refused);
+    RUN(an_update_with_the_norm_of_another_unit_is_refused);
     RUN(logits_in_a_step_and_a_loss_in_a_sample_are_refused);
     RUN(statistics_of_one_tile_are_refused);
     RUN(contributions_in_another_order_are_refused);
