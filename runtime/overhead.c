@@ -1,6 +1,7 @@
 /* runtime/overhead.c - see overhead.h. Sizes of our own tables are taken from their types; what
  * libraries take was measured (x86-64, glibc 2.36, oneDNN 2.6.3) as VmHWM less the arenas over
- * plans of 451 to 22,000 instructions.
+ * plans of 451 to 22,000 instructions. LEAST_ is the least that was measured: the difference is
+ * what a run may leave untouched.
  */
 #include "runtime/overhead.h"
 
@@ -14,13 +15,15 @@
 /* With kernels of our own: measured up to 7.6 MiB, all but a tenth of it pages of program and
  * libraries, of which a kernel maps more or less around those that are used: a MiB more on a busy
  * machine than on an idle one. */
-static const uint64_t BASE = 17 << 19;
-static const uint64_t LIBRARY = 4 << 20;       /* oneDNN's: measured 2.7 to 3.7 MiB */
+static const uint64_t BASE = 17 << 19, LEAST_BASE = 13 << 19;
+/* oneDNN's: measured 2.7 to 3.7 MiB */
+static const uint64_t LIBRARY = 4 << 20, LEAST_LIBRARY = 5 << 19;
 /* An MPI library on one node: 7.6 to 9.2 MiB of Open MPI 4.1, 11.4 to 15 of MPICH 4.0 at 2 to 8
  * ranks; what it takes across nodes is not measured. */
-static const uint64_t MPI_BASE = 31 << 19;
+static const uint64_t MPI_BASE = 31 << 19, LEAST_MPI = 15 << 19;
 static const uint64_t MPI_RANK = 384 << 10; /* shared memory with each other rank */
-static const uint64_t GEMM = 72 << 10;         /* a primitive with its code: 10 to 250 KiB */
+/* a primitive with its code: 10 to 250 KiB */
+static const uint64_t GEMM = 72 << 10, LEAST_GEMM = 10 << 10;
 static const uint64_t OWN_GEMM = 512;          /* a descriptor and its blocks: under 400 bytes */
 static const uint64_t THREAD = 24 << 10;       /* used part of stack and thread-local data */
 static const uint64_t TENSOR_OF_CHECKPOINT = 3 << 10; /* JSON of header and manifest, sums */
@@ -168,6 +171,28 @@ uint64_t zinf_overhead_bytes(const zinf_plan *plan, bool library)
     bytes = add(bytes, times(plan->decisions.micro_batch, sizeof(uint64_t) + sizeof(double)));
     bytes = add(bytes, add(zinf_plan_scalar_bytes(plan), 16 * LOOKUP));
     return (bytes + ZINF_PAGE - 1) / ZINF_PAGE * ZINF_PAGE;
+}
+
+uint64_t zinf_overhead_untouched_bytes(const zinf_plan *plan)
+{
+    const zinf_decisions *d = &plan->decisions;
+    const unsigned tier = plan->machine.unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST;
+    const bool library = plan->machine.overhead_bytes[tier] >= zinf_overhead_bytes(plan, true);
+    uint64_t bytes = BASE - LEAST_BASE;
+
+    if (strcmp(plan->machine.backend, "cpu"))
+        return 0;
+    if (library)
+        bytes = add(bytes, add(LIBRARY - LEAST_LIBRARY,
+                               times(n_gemms(plan), GEMM - LEAST_GEMM)));
+    if (d->ranks > 1)
+        bytes = add(bytes, add(MPI_BASE - LEAST_MPI, times(d->ranks, MPI_RANK)));
+    bytes = add(bytes, times(ZINF_N_QUEUES + 2 * (uint64_t)d->n_threads, THREAD));
+    if (plan->machine.arena_bytes[ZINF_TIER_NVME]) /* of the one engine or the other */
+        bytes = add(bytes, N_CHANNELS * (STORAGE_THREADS * THREAD +
+                                         (uint64_t)d->io_depth * BLOCK_OF_CHANNEL));
+    bytes = add(bytes, times(plan->n_tensors, TENSOR_OF_CHECKPOINT + TENSOR_HASH));
+    return add(bytes, times(plan->model.vocab, sizeof(float)));
 }
 
 uint64_t zinf_overhead_trace_bytes(const zinf_plan *plan)
