@@ -628,6 +628,26 @@ static void what_one_rank_has_moved_by_all_is_refused(void)
     check_refused(&p, "C6", copy, "is one rank's, but all ranks do this");
 }
 
+static void what_one_rank_owns_used_by_all_is_refused(void)
+{
+    zinf_plan p = plan_on_nvme(2, "partitioning=owner tier.param=host");
+    uint32_t i = find(&p, ZINF_PROGRAM_EVAL, ZINF_OP_UPLOAD, 0);
+
+    while (operand(&p, i, 0)->offset >= p.machine.owned_bytes[ZINF_TIER_HOST])
+        i = from(&p, i + 1, ZINF_OP_UPLOAD);
+    p.instrs[i].unit = ZINF_NONE;
+    check_refused(&p, "C6", i, "operand 0 is in what one rank owns");
+}
+
+static void a_sum_over_ranks_to_another_place_is_refused(void)
+{
+    zinf_plan p = plan_of(2);
+    const uint32_t i = STEP(ALLREDUCE, 0);
+
+    operand(&p, i, 1)->offset += 8;
+    check_refused(&p, "C6", i, "it works in place, its two operands are two places");
+}
+
 static void tokens_that_move_on_by_other_steps_are_refused(void)
 {
     zinf_plan p = plan_of_five();
@@ -1086,6 +1106,8 @@ int main(void)
     RUN(contributions_in_another_order_are_refused);
     RUN(a_page_that_was_never_written_is_refused);
     RUN(what_one_rank_has_moved_by_all_is_refused);
+    RUN(what_one_rank_owns_used_by_all_is_refused);
+    RUN(a_sum_over_ranks_to_another_place_is_refused);
     RUN(tokens_that_move_on_by_other_steps_are_refused);
     RUN(values_without_a_meaning_are_refused);
     RUN(an_output_over_an_input_is_refused);
