@@ -628,6 +628,22 @@ static void what_one_rank_has_moved_by_all_is_refused(void)
     check_refused(&p, "C6", copy, "is one rank's, but all ranks do this");
 }
 
+/* The gradient's bits depend on how many tokens a product is over. */
+static void other_chunks_of_tokens_are_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = STEP(CLASSIFIER_BACKWARD, 1);
+
+    CHECK(p.instrs[i].attr[1] > 1);
+    p.instrs[i].attr[1]--;
+    for (uint32_t slot = 6; slot <= 7; slot++) {
+        zinf_operand *o = operand(&p, i, slot);
+        o->rows--;
+        o->bytes = ((o->rows - 1) * o->ld + o->cols) * zinf_dtype_bytes(o->dtype);
+    }
+    check_refused(&p, "C4", i, "takes other chunks of tokens than the one before");
+}
+
 static void what_one_rank_owns_used_by_all_is_refused(void)
 {
     zinf_plan p = plan_on_nvme(2, "partitioning=owner tier.param=host");
@@ -1106,6 +1122,7 @@ int main(void)
     RUN(contributions_in_another_order_are_refused);
     RUN(a_page_that_was_never_written_is_refused);
     RUN(what_one_rank_has_moved_by_all_is_refused);
+    RUN(other_chunks_of_tokens_are_refused);
     RUN(what_one_rank_owns_used_by_all_is_refused);
     RUN(a_sum_over_ranks_to_another_place_is_refused);
     RUN(tokens_that_move_on_by_other_steps_are_refused);
