@@ -930,6 +930,14 @@ static void a_vector_that_is_said_to_be_a_matrix_is_refused(void)
     check_refused_whole(&p, "tensor 2 of this gpt2 is \"transformer.h.0.ln_1.weight\", [16][1]");
 }
 
+static void an_unknown_family_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+
+    strcpy(p.model.family, "gpt5");
+    check_refused_whole(&p, "no family of models is called \"gpt5\"");
+}
+
 static void half_a_table_of_positions_is_refused(void)
 {
     zinf_plan p = plan_of(1);
@@ -1145,6 +1153,7 @@ int main(void)
     RUN(tensors_exchanged_or_renamed_are_refused);
     RUN(decay_of_a_vector_is_refused);
     RUN(a_vector_that_is_said_to_be_a_matrix_is_refused);
+    RUN(an_unknown_family_is_refused);
     RUN(half_a_table_of_positions_is_refused);
     RUN(one_name_for_two_tensors_is_refused);
     RUN(another_number_of_parameters_is_refused);
