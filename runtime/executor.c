@@ -307,7 +307,8 @@ static void prepare_needs(zinf_executor *executor, const zinf_program *program)
         for (uint32_t k = 0; k < segment->n_instrs; k++) {
             zinf_op *op = &executor->ops[segment->first_instr + k];
             const unsigned q = op->instr->queue;
-            op->last = base[q] + (segment->count - 1) * (start[q + 1] - start[q]) + op->position + 1;
+            const uint64_t n = start[q + 1] - start[q];
+            op->last = base[q] + (segment->count - 1) * n + op->position + 1;
         }
         for (unsigned q = 0; q < ZINF_N_QUEUES; q++)
             base[q] += (start[q + 1] - start[q]) * segment->count;
