@@ -9,6 +9,7 @@
 #include "planner/cost.h"
 #include "planner/equations.h"
 #include "runtime/opcodes.h"
+#include "runtime/overhead.h"
 #include "runtime/timeline.h"
 
 const char *zinf_text_bytes(uint64_t bytes, char text[32])
@@ -96,9 +97,14 @@ static void print_memory(FILE *out, const zinf_plan *plan, bool itemised)
         for (uint32_t i = 0; i < plan->n_items && itemised; i++)
             if (plan->items[i].tier == t)
                 fprintf(out, "  %14" PRIu64 "  %s\n", plan->items[i].bytes, plan->items[i].name);
+        const bool ours = t == (plan->machine.unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST);
+        const uint64_t untouched = ours ? zinf_overhead_untouched_bytes(plan) : 0;
         if (itemised && overhead)
             fprintf(out, "  %14" PRIu64 "  outside the arenas (code, libraries, stacks)\n",
                     overhead);
+        if (itemised && untouched)
+            fprintf(out, "  %14s  of which up to %s may stay untouched\n", "",
+                    zinf_text_bytes(untouched, a));
     }
 }
 

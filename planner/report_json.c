@@ -7,6 +7,7 @@
 #include "planner/report.h"
 #include "runtime/files.h"
 #include "runtime/opcodes.h"
+#include "runtime/overhead.h"
 #include "runtime/timeline.h"
 
 typedef struct json_object json;
@@ -100,6 +101,8 @@ static json *memory(const zinf_plan *plan)
             add_u64(item, "bytes", plan->items[i].bytes);
             append(items, item);
         }
+        if (t == (plan->machine.unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST))
+            add_u64(tier, "untouched_bytes", zinf_overhead_untouched_bytes(plan));
         if (plan->machine.overhead_bytes[t]) {
             json *item = json_object_new_object();
             add_text(item, "name", "outside the arenas");

@@ -1,16 +1,20 @@
 /* runtime/checker.c - the rules C1 to C8: each program is run once, symbolically, and what an
  * instruction reads must be the very value that the model's training step has in that place.
  *
- * plan_validate.c, plan_shapes.c and plan_content.c prove what tables and single instructions say
- * (C1, C2, C5, shapes, what a program must have); plan_model.h says which operators the model has,
- * on which tensors, and opcodes.h which value of its operator each operand is. So every value has
- * an exact name: the result of operator 7, its gradient, the parameters of unit 3; of which micro-
- * batch, or after how many updates; as the sum of which contributions. Memory is a map from bytes
- * to names: a read compares, a write sets; at the end the units' regions hold what they should.
+ * plan_validate.c, plan_shapes.c, plan_content.c and written.c prove what tables and single
+ * instructions say (C1, C2, C5, shapes, what a program must have); plan_model.h says which
+ * operators the model has, on which tensors, opcodes.h which value of it each operand is. So
+ * every value has an exact name: the result of operator 7, its gradient, the parameters of unit 3;
+ * of which micro-batch, or after how many updates; as the sum of which contributions (cell.h).
+ * Memory is a map from bytes to names: a read compares, a write sets; at the end the units' regions
+ * hold what they should.
  *
  * C3. Of every byte it is known who wrote it and who has read it since; clocks.h says what surely
  * finished before, and why three iterations of a loop are enough. Nothing is written with a stride;
  * an operand that has one counts, in every iteration, as reading what all iterations read.
+ *
+ * Loops. What three iterations do all do, with other micro-batches: each reads what the loop found,
+ * its own micro-batches, what it has made itself, and of those before it nothing but whole sums.
  *
  * Ranks. What one rank has is another value than the whole, which collectives make of it; no rank
  * skips one. What one does alone (zinf_instr_owner) makes what it has and nothing else: one visit
@@ -22,30 +26,17 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/cell.h"
 #include "runtime/clocks.h"
 #include "runtime/intervals.h"
 #include "runtime/plan_content.h"
 #include "runtime/plan_model.h"
 #include "runtime/refusal.h"
+#include "runtime/written.h"
 
 /* Pieces of memory that are looked at for every visit, and so many more in all: models in up to 128
  * tiles take 40. What needs more is refused, not waited for. */
 enum { EACH_WORK = 96, LEAST_WORK = 1 << 19 };
-
-typedef struct sum {
-    uint32_t first, n; /* of contributions of n micro-batches, as visited, one after the other */
-} sum;
-
-typedef struct cell { /* what is known of a piece of memory */
-    zinf_value_kind what;
-    uint32_t of;     /* operator, unit; of SCALARS the first of `rows` units */
-    uint64_t nth;    /* micro-batch, as visited; of a unit 1: not as the program found it */
-    uint64_t rows;   /* by tiles: rows of the weight that are in it; 0: all */
-    uint64_t origin; /* address of the first byte of the value */
-    sum sums[2];     /* gradient, loss: contributions by operators, by the embedding */
-    uint32_t value, writer, readers[ZINF_N_QUEUES]; /* last write, last reads since, as visits */
-    uint8_t dtype;
-} cell;
 
 typedef struct checker {
     const zinf_plan *plan;
@@ -56,12 +47,14 @@ typedef struct checker {
     uint64_t work, most_work, count, iteration, logits; /* logits: rows so far */
     uint64_t unvisited; /* losses of earlier loops, in iterations that were not looked at */
     uint32_t program, index, losses, clips; /* losses and CLIPs as visited */
+    uint32_t before_loop, before_iteration, begun; /* visits; losses before this iteration */
+    uint64_t ahead; /* micro-batches of which tokens were looked at */
     bool late, fills;     /* STEP begins with the updates of the one before; INIT, LOAD */
     /* the instruction visited */
     const zinf_instr *instr;
     const zinf_operand *o;
     const char *letters;          /* of its slots, opcodes.h */
-    cell seen[ZINF_MAX_OPERANDS]; /* first piece of each operand, as it was */
+    zinf_cell seen[ZINF_MAX_OPERANDS]; /* first piece of each operand, as it was */
     uint64_t op, micro, row, n_rows; /* operator of the model, micro-batch, tile */
 } checker;
 
@@ -80,28 +73,6 @@ static bool no_memory(checker *c)
     return !zinf_fail(c->err, ZINF_MACHINE, "out of memory while checking the plan");
 }
 
-/* What is found is what is wanted, or refused. */
-static bool same(checker *c, const char *rule, const zinf_operand *o, const cell *x,
-                 const cell *want)
-{
-    const char *const wrong =
-        x->what != want->what || x->of != want->of ? ""
-        : x->nth != want->nth ? ", of this micro-batch, or from before or after an update"
-        : x->rows != want->rows ? ", with all tiles so far and no more"
-        : x->origin != want->origin || x->dtype != want->dtype
-            ? ", at its place and of its element type"
-        : x->value != want->value && x->value != ZINF_NO_NAME && want->value != ZINF_NO_NAME
-            ? ", under its name"
-        : memcmp(x->sums, want->sums, sizeof x->sums) ? ", the whole sum of it" : NULL;
-    char text[300];
-
-    if (wrong)
-        snprintf(text, sizeof text, "holds %s (of %" PRIu32 "), it should hold %s (of %" PRIu32
-                 ")%s", zinf_value_name(x->what), x->of, zinf_value_name(want->what), want->of,
-                 wrong);
-    return !wrong || refuse(c, rule, x->writer, o, text);
-}
-
 /* ---- memory ---- */
 
 static uint64_t here(const checker *c, const zinf_operand *o)
@@ -110,7 +81,7 @@ static uint64_t here(const checker *c, const zinf_operand *o)
 }
 
 /* C3: ordered with the last writer and, for a write, with the readers since. */
-static bool ordered(checker *c, const zinf_operand *o, const cell *x, bool writes)
+static bool ordered(checker *c, const zinf_operand *o, const zinf_cell *x, bool writes)
 {
     const zinf_visit *writer = &c->clocks.visits[x->writer];
 
@@ -124,22 +95,33 @@ static bool ordered(checker *c, const zinf_operand *o, const cell *x, bool write
     return true;
 }
 
+/* C8 of a loop: what an iteration finds of the one before it is a sum over all micro-batches so
+ * far, and nothing else. So all iterations from the second on do the same, looked at or not. */
+static bool repeats(checker *c, const zinf_operand *o, const zinf_cell *x)
+{
+    return !x->what || x->writer <= c->before_loop || x->writer > c->before_iteration ||
+           zinf_sums_complete(&x->sums, c->begun) ||
+           refuse(c, "C8", x->writer, o, "of an iteration before is read, and is no whole sum");
+}
+
 /* All of [lo, hi) is what is wanted (NULL: anything), and ordered before the instruction, if one
  * reads it. Behind the elements of a gradient there may be zeros. */
 static bool holds(checker *c, const char *rule, const zinf_operand *o, uint64_t lo, uint64_t hi,
-                  const cell *want)
+                  const zinf_cell *want)
 {
     zinf_intervals *map = &c->maps[o->tier];
+    char text[300];
 
     for (uint32_t i = zinf_intervals_cut(map, lo, hi); i != ZINF_NO_INTERVAL;
          i = zinf_intervals_next(map, i, hi)) {
-        cell *x = zinf_intervals_payload(map, i);
+        zinf_cell *x = zinf_intervals_payload(map, i);
         const bool padding = want && want->what == ZINF_VALUE_GRAD && x->what == ZINF_VALUE_ZEROS &&
                              zinf_intervals_lo(map, i) - want->origin >=
                                  4 * c->plan->units[want->of].n_elems;
-        if ((c->index != ZINF_NONE && !ordered(c, o, x, false)) ||
-            (want && !padding && !same(c, rule, o, x, want)))
+        if (c->index != ZINF_NONE && (!ordered(c, o, x, false) || (want && !repeats(c, o, x))))
             return false;
+        if (want && !padding && zinf_cell_differs(x, want, text))
+            return refuse(c, rule, x->writer, o, text);
         if (c->index != ZINF_NONE)
             x->readers[c->instr->queue] = c->clocks.now;
         c->work++;
@@ -148,18 +130,22 @@ static bool holds(checker *c, const char *rule, const zinf_operand *o, uint64_t 
 }
 
 /* [lo, hi) becomes one cell, after everything that was there. C6: what one rank does alone makes
- * what that rank has of the unit. */
-static bool claim(checker *c, const zinf_operand *o, uint64_t lo, uint64_t hi, cell made)
+ * what that rank has of the unit, and nothing else but a sum over ranks does. */
+static bool claim(checker *c, const zinf_operand *o, uint64_t lo, uint64_t hi, zinf_cell made)
 {
     const bool alone = c->index != ZINF_NONE && o->tier != ZINF_TIER_SCALAR &&
                        zinf_instr_owner(c->plan, c->instr) != ZINF_NONE;
     const bool mine = made.what == ZINF_VALUE_OPTIMIZER || made.what == ZINF_VALUE_PARAM_PART ||
                       made.what == ZINF_VALUE_GRAD_PART;
+    const bool owned = c->index != ZINF_NONE && mine &&
+                       c->plan->units[made.of].owner != ZINF_NONE;
     zinf_intervals *map = &c->maps[o->tier];
     uint32_t i;
 
     if (alone && made.what && !(mine && made.of == c->instr->unit))
         return refuse(c, "C6", made.writer, o, "is not the unit's for which one rank does this");
+    if (owned && !alone && c->instr->opcode != ZINF_OP_REDUCE)
+        return refuse(c, "C6", made.writer, o, "is one rank's, but all ranks do this");
     for (i = zinf_intervals_cut(map, lo, hi); i != ZINF_NO_INTERVAL;
          i = zinf_intervals_next(map, i, hi), c->work += 2)
         if (!ordered(c, o, zinf_intervals_payload(map, i), true))
@@ -170,7 +156,7 @@ static bool claim(checker *c, const zinf_operand *o, uint64_t lo, uint64_t hi, c
     made.value = o->value;
     made.writer = c->clocks.now;
     memset(made.readers, 0, sizeof made.readers);
-    *(cell *)zinf_intervals_payload(map, i) = made;
+    *(zinf_cell *)zinf_intervals_payload(map, i) = made;
     return true;
 }
 
@@ -188,12 +174,14 @@ static bool copy(checker *c)
     for (uint32_t i = zinf_intervals_cut(map, lo, end); i != ZINF_NO_INTERVAL;
          i = zinf_intervals_next(map, i, end)) {
         const uint64_t at = zinf_intervals_lo(map, i), hi = zinf_intervals_hi(map, i);
-        cell x = *(cell *)zinf_intervals_payload(map, i);
+        zinf_cell x = *(zinf_cell *)zinf_intervals_payload(map, i);
         c->work++;
         const bool known = x.what && x.value == from->value && x.rows == 0;
         if (sums ? !known || (x.what != ZINF_VALUE_LOSS_PART && x.what != ZINF_VALUE_SQUARES_PART)
                  : at == lo && !known)
             return refuse(c, sums ? "C7" : "C4", x.writer, from, "holds nothing that this moves");
+        if (known && !repeats(c, from, &x))
+            return false;
         x.what = known ? x.what - sums : ZINF_VALUE_NOTHING; /* _PART no more */
         x.origin += shift;
         if (!claim(c, to, at + shift, hi + shift, x))
@@ -209,11 +197,16 @@ static bool copy(checker *c)
 static bool find_operator(checker *c, char kind)
 {
     const char first = *c->letters, *result = strpbrk(c->letters, "YyEn");
-    const cell *x = c->seen, *made = result ? &x[result - c->letters] : NULL;
+    const zinf_cell *x = c->seen, *made = result ? &x[result - c->letters] : NULL;
     const uint64_t at = here(c, c->o) - x->origin;
 
     c->op = first == 'T' ? 0 : first == 'N' ? c->model.n_ops - 1 : x->of + (first == 'X');
     c->micro = first == 'T' ? at / c->o->bytes - c->unvisited : x->nth;
+    if (x->what == ZINF_VALUE_TOKENS) {
+        if (c->micro - c->begun >= c->plan->decisions.accumulation)
+            return refuse(c, "C7", 0, c->o, "is of a micro-batch that is done, or of none");
+        c->ahead = c->micro < c->ahead ? c->ahead : c->micro + 1;
+    }
     if (c->op >= c->model.n_ops || c->model.ops[c->op].kind != kind)
         return refuse(c, "C4", x->writer, c->o, "is not what the model applies this operator to");
     if (made)
@@ -223,15 +216,8 @@ static bool find_operator(checker *c, char kind)
     return true;
 }
 
-/* The sum that a step must have of a unit's gradient. */
-static void due(const checker *c, uint32_t unit, sum ret_sums[2])
-{
-    for (int i = 0; i < 2; i++)
-        ret_sums[i] = (sum){0, zinf_model_adds(c->plan, unit, i) ? c->losses : 0};
-}
-
 /* The value that the operand is: before the instruction, or after it. */
-static bool expect(checker *c, uint32_t k, bool after, cell *ret_want)
+static bool expect(checker *c, uint32_t k, bool after, zinf_cell *ret_want)
 {
     const zinf_operand *o = &c->o[k];
     const bool updates = c->instr->opcode == ZINF_OP_ADAM;
@@ -248,7 +234,7 @@ static bool expect(checker *c, uint32_t k, bool after, cell *ret_want)
     c->n_rows = letter == 'W' ? v.rows : c->n_rows;
     if (letter == 'T' && !after)
         v.place = (c->micro + c->unvisited) * o->bytes;
-    *ret_want = (cell){.what = v.what, .of = v.of, .value = o->value, .dtype = o->dtype,
+    *ret_want = (zinf_cell){.what = v.what, .of = v.of, .value = o->value, .dtype = o->dtype,
                        .origin = here(c, o) - v.place};
     if (letter == '=')
         ret_want->nth = c->seen[0].nth;
@@ -265,9 +251,9 @@ static bool expect(checker *c, uint32_t k, bool after, cell *ret_want)
         ret_want->of = after ? c->o[0].offset / 8 - ZINF_SCALAR_PARTIALS : c->seen[k].of;
         ret_want->rows = after ? c->o[0].cols : c->seen[k].rows;
     }
-    memcpy(ret_want->sums, c->seen[k].sums, sizeof ret_want->sums);
+    ret_want->sums = c->seen[k].sums;
     if (letter == '5' && updates && !c->late)
-        due(c, v.of, ret_want->sums);
+        ret_want->sums = zinf_sums_due(c->plan, v.of, c->losses);
     c->work += o->bytes && strchr("WBPwbp", letter) ? c->plan->units[v.of].n_parts : 0;
     return true;
 }
@@ -276,13 +262,13 @@ static bool expect(checker *c, uint32_t k, bool after, cell *ret_want)
 static bool scalar(checker *c, uint64_t at, uint32_t value, zinf_value_kind what)
 {
     const zinf_operand o = {.tier = ZINF_TIER_SCALAR, .offset = at, .bytes = 8, .value = value};
-    cell want = {.what = what, .origin = at, .dtype = ZINF_F64, .value = value,
-                 .sums = {{0, c->losses}}};
+    zinf_cell want = {.what = what, .origin = at, .dtype = ZINF_F64, .value = value,
+                 .sums = {{{0, c->losses}}}};
 
     if (what == ZINF_VALUE_SQUARES) {
         want.of = (uint32_t)(at / 8 - ZINF_SCALAR_PARTIALS);
         want.nth = 1;
-        due(c, want.of, want.sums);
+        want.sums = zinf_sums_due(c->plan, want.of, c->losses);
     }
     return holds(c, "C7", &o, at, at + 8, &want);
 }
@@ -301,9 +287,8 @@ static bool check_rules(checker *c)
         return c->row + c->n_rows == c->logits ||
                refuse(c, "C4", 0, &o[1], "is not the tile that comes next");
     case ZINF_OP_REDUCE_SCATTER:
-    case ZINF_OP_REDUCE: /* in horizontal order sums over ranks come first */
-        return c->plan->decisions.order == ZINF_VERTICAL ||
-               c->seen[0].sums[0].n + c->seen[0].sums[1].n <= 1 ||
+    case ZINF_OP_REDUCE:
+        return zinf_sums_of_one_rank(c->plan, &c->seen[0].sums) ||
                refuse(c, "C7", c->seen[0].writer, o, "is the sum of several contributions already");
     case ZINF_OP_CONVERT: /* of gradients: what tiles have summed, for attention */
         return c->seen[0].what != ZINF_VALUE_GRADIENT ||
@@ -331,13 +316,14 @@ static bool write_operand(checker *c, uint32_t k)
     const zinf_operand *o = &c->o[k];
     const char letter = c->letters[k];
     uint64_t lo = here(c, o), hi = lo + o->bytes;
-    sum more[2] = {{0}};
-    cell made;
+    zinf_sums more = {0};
+    const char *wrong;
+    zinf_cell made;
 
     if (!expect(c, k, true, &made))
         return false;
     if (letter == 'y') { /* all of the matrix counts as written */
-        cell before = made;
+        zinf_cell before = made;
         before.rows = c->row;
         lo = made.origin;
         hi = lo + ((o->rows - 1) * o->ld + c->model.ops[c->op].rows) * zinf_dtype_bytes(o->dtype);
@@ -346,25 +332,18 @@ static bool write_operand(checker *c, uint32_t k)
     } else if (strchr("YEn", letter) && adds != (c->row > 0)) {
         return refuse(c, "C4", 0, o, "must be begun by the first tile, and added to by the others");
     }
-    if (strchr("wbpL", letter))
-        more[c->instr->opcode == ZINF_OP_EMBEDDING_BACKWARD] = (sum){(uint32_t)c->micro, 1};
-    else if (strchr("=5Q", letter))
-        memcpy(more, c->seen[0].sums, sizeof more);
-    if (adds && more[0].n && more[1].n && (made.sums[0].n || made.sums[1].n))
-        return refuse(c, "C7", c->seen[k].writer, o, "a sum is added to a sum");
     if (letter == 'E' && *zinf_opcode_get(c->instr->opcode)->links != 'A' && c->n_rows &&
         o->dtype != (c->n_rows < c->model.ops[c->op].rows ? ZINF_F32 : c->plan->job.precision))
         return refuse(c, "C4", 0, o, "is F32 if it is summed over tiles, and only then");
-    for (int i = 0; i < 2; i++) { /* in another order, or as sums of sums, they have other bits */
-        sum *sums = &made.sums[i];
-        if (!adds || !sums->n)
-            *sums = more[i];
-        else if (more[i].n == 1 && more[i].first == sums->first + sums->n)
-            sums->n++;
-        else if (more[i].n)
-            return refuse(c, "C7", c->seen[k].writer, o, "contributions are not of one micro-batch "
-                          "after the other");
-    }
+    const bool of_unit = made.what == ZINF_VALUE_GRAD || made.what == ZINF_VALUE_GRAD_PART;
+    if (strchr("wbpL", letter))
+        more.by[c->instr->opcode == ZINF_OP_EMBEDDING_BACKWARD] =
+            (zinf_sum){(uint32_t)c->micro, 1};
+    else if (strchr("=5Q", letter))
+        more = c->seen[0].sums;
+    wrong = zinf_sums_add(c->plan, of_unit ? made.of : ZINF_NONE, &more, !adds, &made.sums);
+    if (wrong)
+        return refuse(c, "C7", c->seen[k].writer, o, wrong);
     return claim(c, o, lo, hi, made);
 }
 
@@ -385,8 +364,9 @@ static bool run(checker *c)
         const uint32_t i = o->bytes == 0 || links[k + 1] == '.' || !used ? ZINF_NO_INTERVAL
                                : zinf_intervals_cut(&c->maps[o->tier], here(c, o),
                                                     here(c, o) + o->bytes);
-        c->seen[k] = i == ZINF_NO_INTERVAL
-                         ? (cell){0} : *(cell *)zinf_intervals_payload(&c->maps[o->tier], i);
+        c->seen[k] = (zinf_cell){0};
+        if (i != ZINF_NO_INTERVAL)
+            c->seen[k] = *(zinf_cell *)zinf_intervals_payload(&c->maps[o->tier], i);
     }
     if (*links != '-' && !find_operator(c, *links))
         return false;
@@ -395,12 +375,18 @@ static bool run(checker *c)
         const zinf_access access = zinf_operand_access(instr, k);
         const bool open = strchr("#Q", c->letters[k]); /* seen to by copy and check_rules */
         const uint64_t lo = here(c, o) - o->stride * c->iteration; /* of all iterations */
-        cell want = {0};
+        zinf_cell want = {0};
         if (!access.reads || (!o->bytes && !access.optional))
             continue;
-        if ((!open && !expect(c, k, false, &want)) ||
-            (o->bytes && !holds(c, want.what < ZINF_VALUE_GRAD ? "C4" : "C7", o, lo,
-                                lo + o->bytes + o->stride * (c->count - 1), open ? NULL : &want)))
+        if (open && o->stride) { /* tokens, all the way */
+            want = c->seen[k];
+            want.what = ZINF_VALUE_TOKENS;
+        } else if (!open && !expect(c, k, false, &want)) {
+            return false;
+        }
+        if (o->bytes && !holds(c, want.what < ZINF_VALUE_GRAD ? "C4" : "C7", o, lo,
+                               lo + o->bytes + o->stride * (c->count - 1),
+                               want.what ? &want : NULL))
             return false;
     }
     if (!check_rules(c) || (links[1] == '#' && !copy(c)))
@@ -419,7 +405,7 @@ static bool states(checker *c, bool leaves)
     zinf_operand o = {.tier = ZINF_TIER_SCALAR, .offset = 8 * ZINF_SCALAR_NORM,
                       .bytes = 8 * ZINF_N_UPDATE_SCALARS, .value = ZINF_NO_NAME};
     const bool ends = leaves && (c->fills || flushes); /* there is nothing to update from */
-    cell x = {.what = ends ? ZINF_VALUE_ZEROS : ZINF_VALUE_SCALARS, .nth = leaves && steps,
+    zinf_cell x = {.what = ends ? ZINF_VALUE_ZEROS : ZINF_VALUE_SCALARS, .nth = leaves && steps,
               .rows = ends ? 0 : c->plan->n_units, .origin = o.offset, .dtype = ZINF_F64,
               .value = ZINF_NO_NAME};
 
@@ -429,13 +415,13 @@ static bool states(checker *c, bool leaves)
             zinf_model_value v;
             o = zinf_model_array(c->plan, (uint32_t)((i - 1) / ZINF_N_ARRAYS),
                                  (i - 1) % ZINF_N_ARRAYS, &v);
-            x = (cell){.what = v.what, .of = v.of, .origin = o.offset - v.place, .value = o.value,
-                       .dtype = o.dtype, .nth = leaves && (steps || (!late && (c->fills ||
-                                                                     (c->late && flushes))))};
+            x = (zinf_cell){.what = v.what, .of = v.of, .origin = o.offset - v.place,
+                            .value = o.value, .dtype = o.dtype};
+            x.nth = leaves && (steps || (!late && (c->fills || (c->late && flushes))));
             if (late && leaves && c->fills)
                 x.what = ZINF_VALUE_ZEROS, x.of = 0;
             if (late && leaves && steps)
-                due(c, v.of, x.sums);
+                x.sums = zinf_sums_due(c->plan, v.of, c->losses);
         }
         if (o.bytes && (c->late || !late) && (leaves || !c->fills) &&
             !(leaves ? holds(c, "C8", &o, o.offset, o.offset + o.bytes, &x)
@@ -453,12 +439,12 @@ static bool check_program(checker *c, uint32_t program)
     c->program = program;
     c->fills = program == ZINF_PROGRAM_INIT || program == ZINF_PROGRAM_LOAD;
     c->index = ZINF_NONE;
-    c->work = c->unvisited = c->logits = c->losses = c->clips = 0;
+    c->work = c->unvisited = c->logits = c->ahead = c->losses = c->clips = 0;
     if (!zinf_clocks_begin(&c->clocks, c->plan, p, &n_visits))
         return no_memory(c);
     c->most_work = LEAST_WORK + EACH_WORK * (n_visits + c->plan->n_units);
     for (int t = 0; t < ZINF_N_TIERS; t++)
-        if (!zinf_intervals_init(&c->maps[t], sizeof(cell), &(cell){0}))
+        if (!zinf_intervals_init(&c->maps[t], sizeof(zinf_cell), &(zinf_cell){0}))
             return no_memory(c);
     if (!states(c, false))
         return false;
@@ -467,12 +453,19 @@ static bool check_program(checker *c, uint32_t program)
         const uint64_t n = zinf_clocks_iterations(s);
         const uint32_t losses = c->losses;
         c->count = s->count;
-        for (c->iteration = 0; c->iteration < n; c->iteration++)
+        c->before_loop = c->clocks.now;
+        for (c->iteration = 0; c->iteration < n; c->iteration++) {
+            c->before_iteration = c->clocks.now;
+            c->begun = c->losses;
+            c->index = s->first_instr;
+            if (n < s->count && c->ahead > c->losses)
+                return refuse(c, "C7", 0, NULL, "an iteration finds its micro-batch begun");
             for (c->index = s->first_instr; c->index < s->first_instr + s->n_instrs; c->index++) {
                 zinf_clocks_visit(&c->clocks, s, c->iteration, c->index);
                 if (!run(c))
                     return false;
             }
+        }
         c->unvisited += (c->losses - losses) / n * (c->count - n);
     }
     c->index = ZINF_NONE;
@@ -491,6 +484,7 @@ zinf_status zinf_plan_check(const zinf_plan *plan, zinf_error *err)
 
     for (uint32_t p = 0; ok && p < ZINF_N_PROGRAMS; p++)
         ok = check_program(&c, p);
+    ok = ok && !zinf_plan_check_written(plan, err);
     for (int t = 0; t < ZINF_N_TIERS; t++)
         zinf_intervals_free(&c.maps[t]);
     zinf_plan_model_free(&c.model);

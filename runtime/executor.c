@@ -300,20 +300,16 @@ static void prepare_needs(zinf_executor *executor, const zinf_program *program)
                     need->distance = wait->distance;
                     continue;
                 }
-                uint64_t before = base[queue]; /* walk back to the segment it is in */
-                for (uint32_t t = s; t-- > program->first_segment;) {
-                    const uint32_t *other = zinf_starts(executor, t);
-                    const uint64_t n = other[queue + 1] - other[queue];
-                    before -= n * plan->segments[t].count;
-                    if (wait->instr < plan->segments[t].first_instr)
-                        continue;
-                    need->base = before + (plan->segments[t].count - 1) * n +
-                                 executor->ops[wait->instr].position + 1;
-                    break;
-                }
+                need->base = executor->ops[wait->instr].last;
             }
         }
         const uint32_t *start = zinf_starts(executor, s);
+        for (uint32_t k = 0; k < segment->n_instrs; k++) {
+            zinf_op *op = &executor->ops[segment->first_instr + k];
+            const unsigned q = op->instr->queue;
+            const uint64_t n = start[q + 1] - start[q];
+            op->last = base[q] + (segment->count - 1) * n + op->position + 1;
+        }
         for (unsigned q = 0; q < ZINF_N_QUEUES; q++)
             base[q] += (start[q + 1] - start[q]) * segment->count;
     }

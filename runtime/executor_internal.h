@@ -26,6 +26,7 @@ typedef struct zinf_op {
                        char *const operand[ZINF_MAX_OPERANDS], zinf_error *err);
     char *base[ZINF_MAX_OPERANDS]; /* NULL: absent, or in the nvme tier */
     zinf_gemm *gemm[ZINF_OP_GEMMS]; /* the executor's, shared by equal descriptors */
+    uint64_t last;   /* instances of its queue that are complete when its last one is */
     uint64_t first;  /* LOGITS: row of the vocabulary of the tile's first logit */
     uint32_t position; /* among the instructions of its queue in its segment */
     bool elsewhere;    /* another rank carries it out, see zinf_instr_owner */

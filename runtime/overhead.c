@@ -1,10 +1,12 @@
 /* runtime/overhead.c - see overhead.h. Sizes of our own tables are taken from their types; what
  * libraries take was measured (x86-64, glibc 2.36, oneDNN 2.6.3) as VmHWM less the arenas over
- * plans of 451 to 22,000 instructions.
+ * plans of 451 to 22,000 instructions. LEAST_ is the least that was measured: the difference is
+ * what a run may leave untouched.
  */
 #include "runtime/overhead.h"
 
 #include <string.h>
+#include <xxhash.h>
 
 #include "runtime/executor_internal.h"
 #include "runtime/timeline.h"
@@ -13,20 +15,22 @@
 /* With kernels of our own: measured up to 7.6 MiB, all but a tenth of it pages of program and
  * libraries, of which a kernel maps more or less around those that are used: a MiB more on a busy
  * machine than on an idle one. */
-static const uint64_t BASE = 17 << 19;
-static const uint64_t LIBRARY = 4 << 20;       /* oneDNN's: measured 2.7 to 3.7 MiB */
+static const uint64_t BASE = 17 << 19, LEAST_BASE = 13 << 19;
+/* oneDNN's: measured 2.7 to 3.7 MiB */
+static const uint64_t LIBRARY = 4 << 20, LEAST_LIBRARY = 5 << 19;
 /* An MPI library on one node: 7.6 to 9.2 MiB of Open MPI 4.1, 11.4 to 15 of MPICH 4.0 at 2 to 8
  * ranks; what it takes across nodes is not measured. */
-static const uint64_t MPI_BASE = 31 << 19;
+static const uint64_t MPI_BASE = 31 << 19, LEAST_MPI = 15 << 19;
 static const uint64_t MPI_RANK = 384 << 10; /* shared memory with each other rank */
-static const uint64_t GEMM = 72 << 10;         /* a primitive with its code: 10 to 250 KiB */
+/* a primitive with its code: 10 to 250 KiB */
+static const uint64_t GEMM = 72 << 10, LEAST_GEMM = 10 << 10;
 static const uint64_t OWN_GEMM = 512;          /* a descriptor and its blocks: under 400 bytes */
 static const uint64_t THREAD = 24 << 10;       /* used part of stack and thread-local data */
 static const uint64_t TENSOR_OF_CHECKPOINT = 3 << 10; /* JSON of header and manifest, sums */
 static const uint64_t TENSOR_HASH = 256;       /* params_hash.c, with malloc's own */
 static const uint64_t BLOCK_OF_CHANNEL = 128;  /* storage.c's block and its ring entries */
 static const uint64_t LOOKUP = 64;             /* malloc's share of a table */
-enum { N_CHANNELS = 2, STORAGE_THREADS = 8, MOST_GEMMS = 512 };
+enum { N_CHANNELS = 2, STORAGE_THREADS = 8, MOST_GEMMS = 512 }; /* told apart */
 
 static uint64_t add(uint64_t a, uint64_t b)
 {
@@ -42,26 +46,28 @@ static uint64_t times(uint64_t n, uint64_t bytes)
     return __builtin_mul_overflow(n, bytes, &product) ? UINT64_MAX / 2 : product;
 }
 
-/* What tells one GEMM from another: everything a descriptor is made of. */
-static uint64_t gemm_key(const zinf_plan *plan, const zinf_instr *instr, uint32_t slot)
+/* What tells one GEMM from another: everything that operations.c makes a descriptor of, and the
+ * scratch it may use. */
+static uint64_t gemm_key(const zinf_plan *plan, const zinf_instr *instr)
 {
-    const zinf_operand *o = &plan->operands[instr->operand0 + slot];
-    const uint64_t parts[] = {instr->opcode, instr->flags, o[0].rows, o[0].cols, o[0].ld,
-                              o[1].rows, o[1].cols, o[1].ld, o[0].dtype};
-    uint64_t key = 0xcbf29ce484222325;
+    const zinf_operand *o = &plan->operands[instr->operand0];
+    uint64_t key = instr->opcode | (uint64_t)instr->flags << 16 | instr->attr[3] << 24;
 
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        key = (key ^ parts[i]) * 0x100000001b3;
+    for (uint32_t i = 0; i < instr->n_operands; i++) {
+        const uint64_t parts[] = {o[i].rows, o[i].cols, o[i].ld, o[i].dtype, o[i].bytes};
+        key = XXH3_64bits_withSeed(parts, sizeof parts, key);
+    }
     return key;
 }
 
+/* No fewer than there are: beyond MOST_GEMMS each instruction counts as one of its own. */
 static uint64_t n_gemms(const zinf_plan *plan)
 {
-    uint64_t seen[MOST_GEMMS], n = 0, total = 0;
+    uint64_t seen[2 * MOST_GEMMS] = {0}, n = 0, total = 0; /* at their hash, or behind it */
 
-    for (uint32_t i = 0; i < plan->n_instrs && n < MOST_GEMMS; i++) {
+    for (uint32_t i = 0; i < plan->n_instrs; i++) {
         const zinf_instr *instr = &plan->instrs[i];
-        uint64_t weight = 1, k = 0;
+        uint64_t weight = 1;
         switch (instr->opcode) {
         case ZINF_OP_LINEAR_FORWARD:
         case ZINF_OP_LINEAR_BACKWARD_INPUT:
@@ -78,12 +84,16 @@ static uint64_t n_gemms(const zinf_plan *plan)
         default:
             continue;
         }
-        const uint64_t key = gemm_key(plan, instr, 0);
-        while (k < n && seen[k] != key)
-            k++;
-        if (k < n)
+        const uint64_t key = gemm_key(plan, instr) | 1;
+        uint64_t at = (key >> 1) % (2 * MOST_GEMMS);
+        while (seen[at] && seen[at] != key)
+            at = (at + 1) % (2 * MOST_GEMMS);
+        if (seen[at] == key)
             continue;
-        seen[n++] = key;
+        if (n < MOST_GEMMS) {
+            seen[at] = key;
+            n++;
+        }
         total += weight;
     }
     return total;
@@ -161,6 +171,28 @@ uint64_t zinf_overhead_bytes(const zinf_plan *plan, bool library)
     bytes = add(bytes, times(plan->decisions.micro_batch, sizeof(uint64_t) + sizeof(double)));
     bytes = add(bytes, add(zinf_plan_scalar_bytes(plan), 16 * LOOKUP));
     return (bytes + ZINF_PAGE - 1) / ZINF_PAGE * ZINF_PAGE;
+}
+
+uint64_t zinf_overhead_untouched_bytes(const zinf_plan *plan)
+{
+    const zinf_decisions *d = &plan->decisions;
+    const unsigned tier = plan->machine.unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST;
+    const bool library = plan->machine.overhead_bytes[tier] >= zinf_overhead_bytes(plan, true);
+    uint64_t bytes = BASE - LEAST_BASE;
+
+    if (strcmp(plan->machine.backend, "cpu"))
+        return 0;
+    if (library)
+        bytes = add(bytes, add(LIBRARY - LEAST_LIBRARY,
+                               times(n_gemms(plan), GEMM - LEAST_GEMM)));
+    if (d->ranks > 1)
+        bytes = add(bytes, add(MPI_BASE - LEAST_MPI, times(d->ranks, MPI_RANK)));
+    bytes = add(bytes, times(ZINF_N_QUEUES + 2 * (uint64_t)d->n_threads, THREAD));
+    if (plan->machine.arena_bytes[ZINF_TIER_NVME]) /* of the one engine or the other */
+        bytes = add(bytes, N_CHANNELS * (STORAGE_THREADS * THREAD +
+                                         (uint64_t)d->io_depth * BLOCK_OF_CHANNEL));
+    bytes = add(bytes, times(plan->n_tensors, TENSOR_OF_CHECKPOINT + TENSOR_HASH));
+    return add(bytes, times(plan->model.vocab, sizeof(float)));
 }
 
 uint64_t zinf_overhead_trace_bytes(const zinf_plan *plan)

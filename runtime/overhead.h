@@ -21,6 +21,10 @@ enum { ZINF_STACK_BYTES = 256 << 10 };
 /* Of a plan without instructions. library: GEMMs are oneDNN's. */
 uint64_t zinf_overhead_base_bytes(uint32_t ranks, bool library);
 uint64_t zinf_overhead_bytes(const zinf_plan *plan, bool library); /* at most UINT64_MAX / 2 */
+/* So much of it, at most, a run may leave untouched: how many pages of a library the kernel maps
+ * around those that are used is not in our hands, and some is for saving, or another engine, only.
+ * A plan of twenty times as much measures at least 95 % of what it states. 0: not known. */
+uint64_t zinf_overhead_untouched_bytes(const zinf_plan *plan);
 uint64_t zinf_overhead_trace_bytes(const zinf_plan *plan); /* more with --trace */
 
 #endif

@@ -103,7 +103,7 @@ static zinf_status check_slots(const zinf_plan *plan, uint32_t index, zinf_error
 
 /* Each unit is made, loaded, saved and updated by one instruction of the program that does this,
  * each batch drawn by one; no other program does, or takes a norm. In n_seen are those so far, by
- * unit, and behind them batches, and losses or logits. */
+ * unit, and behind them batches, losses or logits, and the tokens of a classifier's chunk. */
 static zinf_status check_program(const zinf_plan *plan, zinf_program_kind program, uint32_t index,
                                  uint64_t count, uint64_t *n_seen, zinf_error *err)
 {
@@ -113,6 +113,7 @@ static zinf_status check_program(const zinf_plan *plan, zinf_program_kind progra
     const zinf_operand *o = &plan->operands[instr->operand0];
     const char *links = zinf_instr_links(instr);
     const uint64_t batch = program == ZINF_PROGRAM_SAMPLE ? 1 : d->micro_batch;
+    const bool logits = instr->opcode == ZINF_OP_LOGITS;
     unsigned programs;
 
     if (*links != '-' && o->rows != batch * (links[1] == 'T' ? 1 : plan->job.sequence))
@@ -137,14 +138,22 @@ static zinf_status check_program(const zinf_plan *plan, zinf_program_kind progra
                         zinf_program_name(program));
         break;
     case ZINF_OP_LOGITS:
-        n_seen[plan->n_units + 1] += o[1].rows * count;
-        return ZINF_OK;
     case ZINF_OP_LOSS:
-        n_seen[plan->n_units + 1] += count;
-        if (instr->attr[0] != plan->job.sequence * (steps ? plan->job.global_batch
+        n_seen[plan->n_units + 1] += logits ? o[1].rows * count : count;
+        if (logits != (program == ZINF_PROGRAM_SAMPLE))
+            return RULE("C7", HERE "is not what program %s does", HERE_ARGS,
+                        zinf_program_name(program));
+        if (!logits && instr->attr[0] != plan->job.sequence * (steps ? plan->job.global_batch
                                                           : (uint64_t)d->micro_batch * d->ranks))
             return RULE("C7", HERE "is not a part of all tokens", HERE_ARGS);
         return ZINF_OK;
+    case ZINF_OP_CLASSIFIER:
+    case ZINF_OP_CLASSIFIER_BACKWARD: /* or a gradient's sum depends on the micro-batch */
+        if (n_seen[plan->n_units + 2] == 0)
+            n_seen[plan->n_units + 2] = instr->attr[1];
+        return n_seen[plan->n_units + 2] == instr->attr[1]
+                   ? ZINF_OK : RULE("C4", HERE "takes other chunks of tokens than the one before",
+                                    HERE_ARGS);
     case ZINF_OP_CLIP:
         return steps ? ZINF_OK
                      : RULE("C7", HERE "is the norm of a step in another program", HERE_ARGS);
@@ -194,14 +203,14 @@ zinf_status zinf_plan_check_content(const zinf_plan *plan, zinf_error *err)
 {
     const zinf_decisions *d = &plan->decisions;
     const unsigned tier = plan->machine.unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST;
-    uint64_t *n_seen = calloc(plan->n_units + (size_t)2, sizeof *n_seen), batch, last_norm = 0;
+    uint64_t *n_seen = calloc(plan->n_units + (size_t)3, sizeof *n_seen), batch, last_norm = 0;
 
     if (!n_seen)
         return zinf_fail(err, ZINF_MACHINE, "out of memory checking %" PRIu32 " units",
                          plan->n_units);
     for (unsigned p = 0; p < ZINF_N_PROGRAMS && !err->status; p++) {
         const zinf_program *program = &plan->programs[p];
-        memset(n_seen, 0, (plan->n_units + (size_t)2) * sizeof *n_seen);
+        memset(n_seen, 0, (plan->n_units + (size_t)3) * sizeof *n_seen);
         for (uint32_t k = 0; k < program->n_segments && !err->status; k++) {
             const zinf_segment *s = &plan->segments[program->first_segment + k];
             const uint64_t count = s->count;

@@ -250,6 +250,8 @@ static zinf_status check_meaning(const zinf_plan *plan, uint32_t index,
             wrong = "attr3 and the ACCUMULATE flag contradict each other";
         else if ((instr->attr[3] & 1) && operands[4].dtype != ZINF_F32)
             wrong = "dh is accumulated, but not F32";
+        else if (instr->opcode == ZINF_OP_CLASSIFIER && LETTER('V') != model->vocab)
+            wrong = "it makes statistics of one tile of several";
         /* fall through */
     case ZINF_OP_EMBEDDING_FORWARD:
     case ZINF_OP_EMBEDDING_BACKWARD:

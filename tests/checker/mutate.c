@@ -572,13 +572,15 @@ const uint32_t n_mutations = sizeof mutations / sizeof *mutations;
 
 zinf_plan mutate_copy(const zinf_plan *plan)
 {
+    enum { MORE = 8 };
     zinf_plan made = *plan;
 
 #define X(field, room)                                                                           \
     made.field = calloc(plan->n_##field + (size_t)room, sizeof *made.field);                     \
     if (plan->n_##field)                                                                         \
         memcpy(made.field, plan->field, plan->n_##field * sizeof *made.field);
-    X(segments, 1) X(instrs, 1) X(operands, 1) X(waits, plan->n_instrs + 1) X(tensors, 1)
+    X(segments, 1) X(instrs, MORE) X(operands, MORE * ZINF_MAX_OPERANDS)
+    X(waits, MORE * (plan->n_instrs + 1)) X(tensors, 1)
     X(units, 1) X(parts, 1) X(items, 1) X(values, 1) X(strings, 1)
 #undef X
     return made;

@@ -295,6 +295,375 @@ static void a_sum_added_to_a_sum_is_refused(void)
     check_refused(&p, "C7", second, "a sum is added to a sum");
 }
 
+/* Another instruction behind this one, in its queue and with its waits. */
+static uint32_t insert(zinf_plan *p, uint32_t at, zinf_opcode opcode, uint32_t n_operands,
+                       const zinf_operand *operands)
+{
+    zinf_instr *instr = &p->instrs[at + 1];
+
+    CHECK(mutate_duplicate(p, at));
+    instr->opcode = (uint16_t)opcode;
+    instr->flags = 0;
+    instr->unit = ZINF_NONE;
+    memset(instr->attr, 0, sizeof instr->attr);
+    instr->operand0 = p->n_operands;
+    instr->n_operands = n_operands;
+    memcpy(&p->operands[p->n_operands], operands, n_operands * sizeof *operands);
+    p->n_operands += n_operands;
+    return at + 1;
+}
+
+static uint32_t copy_behind(zinf_plan *p, uint32_t at, zinf_operand from, uint64_t to)
+{
+    const zinf_operand both[2] = {from, from};
+    const uint32_t i = insert(p, at, ZINF_OP_COPY, 2, both);
+
+    operand(p, i, 1)->offset = to;
+    operand(p, i, 1)->stride = 0;
+    return i;
+}
+
+static uint32_t loop_of(const zinf_plan *p)
+{
+    const uint32_t segment = p->programs[ZINF_PROGRAM_STEP].first_segment + 1;
+
+    CHECK(p->segments[segment].count == 4);
+    return p->segments[segment].first_instr;
+}
+
+static uint32_t from(const zinf_plan *p, uint32_t i, zinf_opcode opcode)
+{
+    while (p->instrs[i].opcode != opcode)
+        i++;
+    return i;
+}
+
+/* One that is changed in the fourth iteration, say, could not be seen. */
+static void a_parameter_kept_from_an_iteration_before_is_refused(void)
+{
+    zinf_plan p = plan_of_five();
+    const uint32_t before = STEP(LINEAR_FORWARD, 0);
+    const zinf_operand weight = *operand(&p, before, 1);
+    const uint64_t kept = more_arena(&p, weight.bytes);
+
+    copy_behind(&p, before, weight, kept);
+    const uint32_t i = from(&p, loop_of(&p), ZINF_OP_LINEAR_FORWARD);
+    operand(&p, i, 1)->offset = kept;
+    copy_behind(&p, i, weight, kept);
+    check_refused(&p, "C8", i, "of an iteration before is read");
+}
+
+static void a_parameter_moved_on_between_iterations_is_refused(void)
+{
+    zinf_plan p = plan_of_five();
+    const uint32_t before = STEP(LINEAR_FORWARD, 0);
+    const zinf_operand weight = *operand(&p, before, 1);
+    const uint64_t kept = more_arena(&p, 2 * weight.bytes);
+    zinf_operand next = weight;
+
+    copy_behind(&p, before, weight, kept);
+    copy_behind(&p, before, weight, kept + weight.bytes);
+    const uint32_t i = from(&p, loop_of(&p), ZINF_OP_LINEAR_FORWARD);
+    operand(&p, i, 1)->offset = kept;
+    next.offset = kept + weight.bytes;
+    copy_behind(&p, i, weight, next.offset); /* in another order it is what was kept before */
+    const uint32_t move = copy_behind(&p, i, next, kept);
+    check_refused(&p, "C8", move, "of an iteration before is read");
+}
+
+/* Which the first three iterations find in their places, and no other. */
+static void a_parameter_with_a_stride_is_refused(void)
+{
+    zinf_plan p = plan_of_five();
+    const uint32_t before = STEP(LAYERNORM_FORWARD, 0);
+    zinf_operand weight = *operand(&p, before, 1);
+    const uint32_t reader = from(&p, loop_of(&p), ZINF_OP_EMBEDDING_FORWARD);
+    const uint64_t stride = operand(&p, reader, 0)->stride;
+    const uint64_t kept = more_arena(&p, 5 * stride + weight.bytes);
+
+    CHECK(stride > weight.bytes);
+    for (uint64_t n = 0; n < 3; n++)
+        copy_behind(&p, before, weight, kept + n * stride);
+    weight.offset = kept;
+    weight.stride = stride;
+    const uint32_t i = copy_behind(&p, loop_of(&p), weight, more_arena(&p, weight.bytes));
+    operand(&p, from(&p, i, ZINF_OP_LAYERNORM_FORWARD), 1)->offset = operand(&p, i, 1)->offset;
+    check_refused(&p, "C4", i, "it should hold tokens");
+}
+
+/* An embedding of another micro-batch behind that of instruction `at`. */
+static uint32_t embed(zinf_plan *p, uint32_t at, uint64_t micro)
+{
+    const zinf_operand *o = operand(p, at, 0);
+    const zinf_operand *first = operand(p, find(p, ZINF_PROGRAM_STEP, ZINF_OP_EMBEDDING_FORWARD, 0),
+                                        0);
+    zinf_operand all[4] = {*first, o[1], o[2], o[3]};
+
+    all[0].offset += micro * all[0].bytes;
+    all[3].offset = more_arena(p, all[3].bytes);
+    const uint32_t i = insert(p, at, ZINF_OP_EMBEDDING_FORWARD, 4, all);
+    p->instrs[i].unit = p->instrs[at].unit;
+    return i;
+}
+
+/* The last micro-batch that was looked at is another one than the last there is. */
+static void work_on_a_micro_batch_of_a_loop_before_it_is_refused(void)
+{
+    zinf_plan p = plan_of_five();
+
+    embed(&p, STEP(EMBEDDING_FORWARD, 0), 3);
+    check_refused(&p, "C7", loop_of(&p), "an iteration finds its micro-batch begun");
+}
+
+static void work_on_a_micro_batch_that_is_done_is_refused(void)
+{
+    zinf_plan p = plan_of_five();
+    const uint32_t i = embed(&p, from(&p, loop_of(&p), ZINF_OP_EMBEDDING_FORWARD), 0);
+
+    check_refused(&p, "C7", i, "is of a micro-batch that is done");
+}
+
+static void drop(zinf_plan *p, uint32_t i)
+{
+    for (uint32_t m = 0; m < n_mutations; m++)
+        if (!strcmp(mutations[m].name, "drop_instr"))
+            CHECK(mutations[m].apply(p, i));
+}
+
+static zinf_plan plan_of_two_micro_batches(unsigned ranks)
+{
+    static const trainer_model two = {1, 16, 2, 24, 8, 2, "bf16", NULL};
+    static const trainer_model four = {1, 16, 2, 24, 8, 4, "bf16", /* no biases */
+                                       ", kv_heads: 1, ffn: 24, tied_embeddings: false"};
+    zinf_plan plan = {0}, copy;
+    zinf_error err = {0};
+
+    CHECK_MESSAGE(!trainer_plan_ranks(ranks > 1 ? &four : &two, true, ranks, "threads=1 tiles=1 "
+                                      "micro_batch=1 checkpoint_interval=none order=horizontal "
+                                      "tier.param=device tier.grad=device tier.optimizer=device "
+                                      "optimizer_time=after", &plan, &err), "%s", err.text);
+    copy = mutate_copy(&plan);
+    zinf_plan_free(&plan);
+    CHECK(copy.decisions.accumulation == 2);
+    return copy;
+}
+
+/* The gradients of the first micro-batch make the update, the second has a loss and no more. */
+static void a_loss_behind_an_update_is_refused(void)
+{
+    zinf_plan p = plan_of_two_micro_batches(1);
+    const zinf_segment *s = &p.segments[p.programs[ZINF_PROGRAM_STEP].first_segment];
+    const uint32_t classifier = from(&p, s[1].first_instr, ZINF_OP_CLASSIFIER);
+    const uint32_t loss = from(&p, classifier, ZINF_OP_LOSS);
+    const zinf_instr was = p.instrs[loss];
+    const zinf_operand o[2] = {*operand(&p, loss, 0), *operand(&p, loss, 1)};
+
+    while (s[1].first_instr + s[1].n_instrs > classifier + 1)
+        drop(&p, classifier + 1);
+    const uint32_t clip = STEP(CLIP, 0), last = s[2].first_instr + s[2].n_instrs - 1;
+    const uint32_t i = insert(&p, last, ZINF_OP_LOSS, 2, o);
+    p.instrs[i].queue = ZINF_QUEUE_COMPUTE;
+    p.instrs[i].flags = was.flags;
+    memcpy(p.instrs[i].attr, was.attr, sizeof was.attr);
+    p.instrs[i].n_waits = p.instrs[clip].queue != ZINF_QUEUE_COMPUTE;
+    p.instrs[i].wait0 = p.n_waits;
+    p.waits[p.n_waits++] = (zinf_wait){clip, 0};
+    check_refused(&p, "C7", i, "before all norms");
+}
+
+/* Both micro-batches' first, then over ranks: another rounding than the order that is stated. */
+static void a_sum_over_ranks_of_a_sum_is_refused(void)
+{
+    zinf_plan p = plan_of_two_micro_batches(2);
+    const uint32_t first = p.programs[ZINF_PROGRAM_STEP].first_segment;
+    const uint32_t one = STEP(LINEAR_BACKWARD_WEIGHT, 0), unit = p.instrs[one].unit;
+    const uint64_t sum = more_arena(&p, operand(&p, STEP(REDUCE_SCATTER, 0), 0)->bytes + 4096);
+    uint32_t n_dropped = 0, two, scatter;
+
+    for (uint32_t i = p.segments[first].first_instr; i < p.segments[first + 1].first_instr; i++)
+        if (i > one && p.instrs[i].unit == unit &&
+            (p.instrs[i].opcode == ZINF_OP_REDUCE_SCATTER ||
+             p.instrs[i].opcode == ZINF_OP_SUM_OF_SQUARES)) {
+            drop(&p, i--);
+            n_dropped++;
+        }
+    CHECK(n_dropped >= 1);
+    two = from(&p, p.segments[first + 1].first_instr, ZINF_OP_LINEAR_BACKWARD_WEIGHT);
+    scatter = from(&p, two, ZINF_OP_REDUCE_SCATTER);
+    CHECK(p.instrs[two].unit == unit && p.instrs[scatter].unit == unit);
+    operand(&p, one, 2)->offset = operand(&p, two, 2)->offset = sum;
+    p.instrs[two].flags |= ZINF_FLAG_ACCUMULATE;
+    operand(&p, scatter, 0)->offset = sum;
+    check_refused(&p, "C7", scatter, "is the sum of several contributions already");
+}
+
+/* Units are updated one by one, each with the norm of its own gradient: here another's. */
+static void an_update_with_the_norm_of_another_unit_is_refused(void)
+{
+    zinf_plan p = plan_with(1, ON_DEVICE " clip=0 optimizer_time=backward");
+    const uint32_t other = STEP(CLIP, 0), i = STEP(CLIP, 1);
+
+    CHECK(operand(&p, i, 0)->cols == 1 && operand(&p, other, 0)->cols == 1);
+    *operand(&p, i, 0) = *operand(&p, other, 0);
+    check_refused(&p, "C7", from(&p, i, ZINF_OP_ADAM), "is not updated after its norm");
+}
+
+/* Each row would count as a loss. */
+static void logits_in_a_step_and_a_loss_in_a_sample_are_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t classifier = STEP(CLASSIFIER_FORWARD, 0);
+    const uint32_t logits = find(&p, ZINF_PROGRAM_SAMPLE, ZINF_OP_LOGITS, 0);
+    zinf_operand o[4];
+
+    memcpy(o, operand(&p, logits, 0), sizeof o);
+    o[0] = *operand(&p, classifier, 0);
+    o[1] = *operand(&p, classifier, 1);
+    const uint32_t i = insert(&p, classifier, ZINF_OP_LOGITS, 4, o);
+    p.instrs[i].unit = p.instrs[classifier].unit;
+    check_refused(&p, "C7", i, "is not what program step does");
+
+    p = plan_of(1);
+    memcpy(o, operand(&p, STEP(LOSS, 0), 0), 2 * sizeof *o);
+    const uint32_t loss = insert(&p, logits, ZINF_OP_LOSS, 2, o);
+    p.instrs[loss].attr[0] = 8;
+    check_refused(&p, "C7", loss, "is not what program sample does");
+}
+
+static void statistics_of_one_tile_are_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = STEP(CLASSIFIER_BACKWARD, 0);
+
+    p.instrs[i].opcode = ZINF_OP_CLASSIFIER;
+    check_refused(&p, "C4", i, "it makes statistics of one tile of several");
+}
+
+/* The embedding's gradient by tokens before that by the classifier: another rounding. */
+static void contributions_in_another_order_are_refused(void)
+{
+    zinf_plan p = plan_of_five();
+    const uint32_t head = from(&p, loop_of(&p), ZINF_OP_CLASSIFIER);
+    const uint32_t first = from(&p, head, ZINF_OP_ACCUMULATE);
+    uint32_t second = from(&p, head, ZINF_OP_EMBEDDING_BACKWARD);
+    zinf_operand sum[2];
+
+    while (p.instrs[second].opcode != ZINF_OP_ACCUMULATE ||
+           p.instrs[second].unit != p.instrs[first].unit)
+        second++;
+    operand(&p, head, 5)->offset = more_arena(&p, operand(&p, head, 5)->bytes);
+    operand(&p, first, 0)->offset = operand(&p, head, 5)->offset;
+    memcpy(sum, operand(&p, first, 0), sizeof sum);
+    p.instrs[first].opcode = ZINF_OP_ZERO;
+    p.instrs[first].n_operands = 1;
+    operand(&p, first, 0)->offset = more_arena(&p, sum[0].bytes);
+    insert(&p, second, ZINF_OP_ACCUMULATE, 2, sum);
+    check_refused(&p, "C7", second, "by tokens and by operators are in another order");
+}
+
+static zinf_plan plan_on_nvme(unsigned ranks, const char *sets)
+{
+    zinf_plan plan = {0}, copy;
+    zinf_error err = {0};
+    char all[400];
+
+    snprintf(all, sizeof all, "threads=1 micro_batch=1 tiles=1 checkpoint_interval=1 "
+             "tier.checkpoint=nvme tier.optimizer=nvme tier.grad=host %s", sets);
+    CHECK_MESSAGE(!trainer_plan_ranks(ranks > 1 ? &of_two_ranks : &gpt2, false, ranks, all, &plan,
+                                      &err), "%s", err.text);
+    copy = mutate_copy(&plan);
+    zinf_plan_free(&plan);
+    return copy;
+}
+
+/* At the end of an arena, which grows. */
+static uint64_t more(zinf_plan *plan, zinf_tier tier, uint64_t pages)
+{
+    const uint64_t at = (plan->machine.arena_bytes[tier] + 4095) / 4096 * 4096;
+
+    plan->machine.capacity_bytes[tier] += (pages + 1) * ZINF_PAGE;
+    plan->machine.arena_bytes[tier] = at + pages * ZINF_PAGE;
+    return at;
+}
+
+/* A run would end there: transfer.c knows what it has written. */
+static void a_page_that_was_never_written_is_refused(void)
+{
+    zinf_plan p = plan_on_nvme(1, "tier.param=host");
+    const zinf_segment *save = &p.segments[p.programs[ZINF_PROGRAM_SAVE].first_segment];
+    uint32_t i = from(&p, save->first_instr, ZINF_OP_READ);
+
+    for (uint32_t k = i; k < save->first_instr + save->n_instrs; k++) /* the last in storage */
+        if (p.instrs[k].opcode == ZINF_OP_READ && operand(&p, k, 0)->offset >
+                                                      operand(&p, i, 0)->offset)
+            i = k;
+    zinf_operand both[2] = {*operand(&p, i, 0), *operand(&p, i, 1)};
+    for (int k = 0; k < 2; k++) {
+        both[k].bytes += ZINF_PAGE;
+        both[k].cols = both[k].ld = both[k].bytes / zinf_dtype_bytes(both[k].dtype);
+    }
+    more(&p, ZINF_TIER_NVME, 1);
+    both[1].offset = more(&p, ZINF_TIER_HOST, both[1].bytes / ZINF_PAGE);
+    const uint32_t again = insert(&p, i, ZINF_OP_READ, 2, both);
+    check_refused(&p, "C4", again, "storage is read where nothing was written");
+}
+
+/* The others would read what they have never written. */
+static void what_one_rank_has_moved_by_all_is_refused(void)
+{
+    zinf_plan p = plan_on_nvme(2, "partitioning=owner tier.param=host");
+    const uint32_t i = from(&p, find(&p, ZINF_PROGRAM_EVAL, ZINF_OP_UPLOAD, 1),
+                            ZINF_OP_UPLOAD);
+    const zinf_operand up[2] = {*operand(&p, i, 0), *operand(&p, i, 1)};
+    const uint32_t unit = p.instrs[i].unit;
+
+    CHECK(unit != ZINF_NONE && p.units[unit].owner != ZINF_NONE);
+    zinf_operand both[2] = {up[1], up[1]};
+    both[1].offset = more(&p, ZINF_TIER_DEVICE, up[1].bytes / ZINF_PAGE + 1);
+    const uint32_t copy = insert(&p, i, ZINF_OP_COPY, 2, both);
+    p.instrs[copy].queue = ZINF_QUEUE_COMPUTE;
+    p.instrs[copy].n_waits = 1;
+    p.instrs[copy].wait0 = p.n_waits;
+    p.waits[p.n_waits++] = (zinf_wait){i, 0};
+    check_refused(&p, "C6", copy, "is one rank's, but all ranks do this");
+}
+
+/* The gradient's bits depend on how many tokens a product is over. */
+static void other_chunks_of_tokens_are_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = STEP(CLASSIFIER_BACKWARD, 1);
+
+    CHECK(p.instrs[i].attr[1] > 1);
+    p.instrs[i].attr[1]--;
+    for (uint32_t slot = 6; slot <= 7; slot++) {
+        zinf_operand *o = operand(&p, i, slot);
+        o->rows--;
+        o->bytes = ((o->rows - 1) * o->ld + o->cols) * zinf_dtype_bytes(o->dtype);
+    }
+    check_refused(&p, "C4", i, "takes other chunks of tokens than the one before");
+}
+
+static void what_one_rank_owns_used_by_all_is_refused(void)
+{
+    zinf_plan p = plan_on_nvme(2, "partitioning=owner tier.param=host");
+    uint32_t i = find(&p, ZINF_PROGRAM_EVAL, ZINF_OP_UPLOAD, 0);
+
+    while (operand(&p, i, 0)->offset >= p.machine.owned_bytes[ZINF_TIER_HOST])
+        i = from(&p, i + 1, ZINF_OP_UPLOAD);
+    p.instrs[i].unit = ZINF_NONE;
+    check_refused(&p, "C6", i, "operand 0 is in what one rank owns");
+}
+
+static void a_sum_over_ranks_to_another_place_is_refused(void)
+{
+    zinf_plan p = plan_of(2);
+    const uint32_t i = STEP(ALLREDUCE, 0);
+
+    operand(&p, i, 1)->offset += 8;
+    check_refused(&p, "C6", i, "it works in place, its two operands are two places");
+}
+
 static void tokens_that_move_on_by_other_steps_are_refused(void)
 {
     zinf_plan p = plan_of_five();
@@ -561,6 +930,14 @@ static void a_vector_that_is_said_to_be_a_matrix_is_refused(void)
     check_refused_whole(&p, "tensor 2 of this gpt2 is \"transformer.h.0.ln_1.weight\", [16][1]");
 }
 
+static void an_unknown_family_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+
+    strcpy(p.model.family, "gpt5");
+    check_refused_whole(&p, "no family of models is called \"gpt5\"");
+}
+
 static void half_a_table_of_positions_is_refused(void)
 {
     zinf_plan p = plan_of(1);
@@ -740,6 +1117,22 @@ int main(void)
     RUN(a_norm_of_one_unit_at_the_end_is_refused);
     RUN(a_loop_of_more_than_the_micro_batches_is_refused);
     RUN(a_sum_added_to_a_sum_is_refused);
+    RUN(a_parameter_kept_from_an_iteration_before_is_refused);
+    RUN(a_parameter_moved_on_between_iterations_is_refused);
+    RUN(a_parameter_with_a_stride_is_refused);
+    RUN(work_on_a_micro_batch_of_a_loop_before_it_is_refused);
+    RUN(work_on_a_micro_batch_that_is_done_is_refused);
+    RUN(a_loss_behind_an_update_is_refused);
+    RUN(a_sum_over_ranks_of_a_sum_is_refused);
+    RUN(an_update_with_the_norm_of_another_unit_is_refused);
+    RUN(logits_in_a_step_and_a_loss_in_a_sample_are_refused);
+    RUN(statistics_of_one_tile_are_refused);
+    RUN(contributions_in_another_order_are_refused);
+    RUN(a_page_that_was_never_written_is_refused);
+    RUN(what_one_rank_has_moved_by_all_is_refused);
+    RUN(other_chunks_of_tokens_are_refused);
+    RUN(what_one_rank_owns_used_by_all_is_refused);
+    RUN(a_sum_over_ranks_to_another_place_is_refused);
     RUN(tokens_that_move_on_by_other_steps_are_refused);
     RUN(values_without_a_meaning_are_refused);
     RUN(an_output_over_an_input_is_refused);
@@ -760,6 +1153,7 @@ int main(void)
     RUN(tensors_exchanged_or_renamed_are_refused);
     RUN(decay_of_a_vector_is_refused);
     RUN(a_vector_that_is_said_to_be_a_matrix_is_refused);
+    RUN(an_unknown_family_is_refused);
     RUN(half_a_table_of_positions_is_refused);
     RUN(one_name_for_two_tensors_is_refused);
     RUN(another_number_of_parameters_is_refused);

@@ -20,7 +20,8 @@ CONTRACT = {"runtime/" + h + ".h" for h in ("plan", "opcodes", "error", "timelin
                                          "files", "overhead", "hf_config")}
 CONTRACT |= {"kernels/dtype.h", "kernels/kernels.h"}
 # The checker, and what it alone uses.
-PROOF = {"checker", "plan_content", "plan_model", "clocks", "intervals", "refusal"}
+PROOF = {"checker", "plan_content", "plan_model", "cell", "sums", "clocks", "intervals", "written",
+         "refusal"}
 
 
 def check(name, problems):

@@ -1,6 +1,7 @@
 /* tests/runtime/executor.c - order by waits alone, errors, checksums, initial values. */
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -361,6 +362,44 @@ static void classifier_agrees_for_every_chunk_and_tile(void)
 }
 
 /* grad, master, m, v of 8 elements at 0, 64, 128, 192; the bf16 parameters at 256. */
+static double seconds_used(void)
+{
+    struct rusage used;
+
+    getrusage(RUSAGE_SELF, &used);
+    return (double)used.ru_utime.tv_sec + 1e-6 * (double)used.ru_utime.tv_usec;
+}
+
+/* Each instruction in a segment of its own, all wait for the first: an attack on who walks back. */
+static void many_segments_are_loaded_in_time(void)
+{
+    enum { N = 60000 };
+    zinf_plan plan = builder_new();
+    machine m;
+
+    plan.machine.unified = 1;
+    plan.segments = realloc(plan.segments, N * sizeof *plan.segments);
+    plan.instrs = realloc(plan.instrs, N * sizeof *plan.instrs);
+    plan.operands = realloc(plan.operands, N * sizeof *plan.operands);
+    plan.waits = realloc(plan.waits, N * sizeof *plan.waits);
+    plan.strings = realloc(plan.strings, 64 + N * sizeof "zero");
+    CHECK(plan.segments && plan.instrs && plan.operands && plan.waits && plan.strings);
+    builder_program(&plan, ZINF_PROGRAM_STEP);
+    for (uint32_t i = 0; i < N; i++) {
+        builder_segment(&plan, ZINF_PROGRAM_STEP, 1);
+        builder_instr(&plan, ZINF_OP_ZERO, i ? ZINF_QUEUE_UPDATE : ZINF_QUEUE_COMPUTE, "zero");
+        builder_floats(&plan, ZINF_TIER_DEVICE, 64 * (i > 0), 16, 0);
+        if (i > 0)
+            builder_wait(&plan, 0, 0);
+    }
+    const double before = seconds_used();
+    start(&m, plan, false, 0);
+    const double loading = seconds_used() - before;
+    run(&m, ZINF_PROGRAM_STEP);
+    stop(&m);
+    CHECK_MESSAGE(loading < 1, "%g s", loading);
+}
+
 static zinf_plan update_plan(void)
 {
     zinf_plan plan = builder_new();
@@ -449,6 +488,7 @@ int main(void)
     RUN(a_truncated_file_ends_the_run);
     RUN(initial_values_do_not_depend_on_tiles);
     RUN(classifier_agrees_for_every_chunk_and_tile);
+    RUN(many_segments_are_loaded_in_time);
     RUN(a_gradient_is_clipped_and_applied_once);
     RUN(a_gradient_that_is_not_finite_changes_nothing);
     char command[300];
