@@ -326,33 +326,25 @@ static void leave(const zinf_collective *self, int code)
     }
     MPI_Comm_free(&c->comm);
     MPI_Finalize();
-    free(c->pieces[0]);
-    free(c);
 }
 
 zinf_status zinf_collective_mpi_open(zinf_collective *ret_collective, zinf_error *err)
 {
-    context *c = calloc(1, sizeof *c);
-    char *pieces = malloc(2 * PIECE_BYTES);
+    static context only; /* MPI starts once; and a rank may be lost until the process ends */
+    static char pieces[2][PIECE_BYTES];
+    context *c = &only;
     int provided = 0, rank = 0, n_ranks = 0;
 
-    if (!c || !pieces) {
-        free(c);
-        free(pieces);
-        return zinf_fail(err, ZINF_MACHINE, "out of memory for the collectives");
-    }
-    c->pieces[0] = pieces;
-    c->pieces[1] = pieces + PIECE_BYTES;
+    c->pieces[0] = pieces[0];
+    c->pieces[1] = pieces[1];
     if (check(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided), "starting", err))
-        goto fail;
+        return err->status;
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    if (provided < MPI_THREAD_SERIALIZED) {
-        zinf_fail(err, ZINF_MACHINE, "this MPI library allows calls from one thread only; use one "
-                  "that was built with threads");
-        goto fail;
-    }
+    if (provided < MPI_THREAD_SERIALIZED)
+        return zinf_fail(err, ZINF_MACHINE, "this MPI library allows calls from one thread only; "
+                         "use one that was built with threads");
     if (check(MPI_Comm_dup(MPI_COMM_WORLD, &c->comm), "joining", err))
-        goto fail;
+        return err->status;
     MPI_Comm_set_errhandler(c->comm, MPI_ERRORS_RETURN);
     MPI_Comm_rank(c->comm, &rank);
     MPI_Comm_size(c->comm, &n_ranks);
@@ -362,8 +354,4 @@ zinf_status zinf_collective_mpi_open(zinf_collective *ret_collective, zinf_error
         .allreduce = allreduce, .broadcast = broadcast, .sent_bytes = sent_bytes,
         .cancel = cancel, .close = leave};
     return ZINF_OK;
-fail:
-    free(pieces);
-    free(c);
-    return err->status;
 }

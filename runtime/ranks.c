@@ -90,6 +90,36 @@ static zinf_status count_local(zinf_ranks *ranks, zinf_error *err)
     return err->status;
 }
 
+/* MPI waits for ranks that do not come, and nobody watches yet. A large machine may take minutes to
+ * start them all. */
+enum { JOIN_S = 120 };
+static const char join_name[] = "ZINF_JOIN_SECONDS";
+static char not_joined[200];
+
+static void end_unjoined(int number)
+{
+    (void)number;
+    if (write(STDERR_FILENO, not_joined, strlen(not_joined)) < 0)
+        _exit(ZINF_MACHINE);
+    _exit(ZINF_MACHINE); /* the launcher ends the others */
+}
+
+static zinf_status limit_joining(const zinf_launch *launch, zinf_error *err)
+{
+    const struct sigaction action = {.sa_handler = end_unjoined};
+    uint32_t seconds = JOIN_S;
+
+    if (getenv(join_name) && (!number_of(join_name, &seconds) || !seconds))
+        return zinf_fail(err, ZINF_BAD_INPUT, "%s=\"%s\" is no number of seconds from 1",
+                         join_name, getenv(join_name));
+    snprintf(not_joined, sizeof not_joined, "zinf-run: rank %" PRIu32 ": not all of %" PRIu32
+             " ranks have joined within %" PRIu32 " s (%s): one was stopped, or its machine "
+             "hangs\n", launch->rank, launch->n_ranks, seconds, join_name);
+    sigaction(SIGALRM, &action, NULL);
+    alarm(seconds);
+    return ZINF_OK;
+}
+
 zinf_status zinf_ranks_join(const zinf_launch *launch, zinf_ranks *ret_ranks, zinf_error *err)
 {
     static const char *const any[] = {"openmpi", "mpich", "other"};
@@ -112,8 +142,12 @@ zinf_status zinf_ranks_join(const zinf_launch *launch, zinf_ranks *ret_ranks, zi
                          "MPI's headers are installed", launch->launcher, launch->n_ranks,
                          launch->module ? launch->module : "*", why);
     *ret_ranks = (zinf_ranks){0};
-    if (open_table(&ret_ranks->table, err))
+    if (limit_joining(launch, err))
         return err->status;
+    if (open_table(&ret_ranks->table, err)) {
+        alarm(0);
+        return err->status;
+    }
     ret_ranks->collective = &ret_ranks->table;
     if (ret_ranks->table.n_ranks != launch->n_ranks)
         zinf_fail(err, ZINF_MACHINE, "%s started %" PRIu32 " ranks, MPI joined %" PRIu32 " of "
@@ -121,6 +155,7 @@ zinf_status zinf_ranks_join(const zinf_launch *launch, zinf_ranks *ret_ranks, zi
                   ret_ranks->table.n_ranks);
     else if (zinf_watch_open(ret_ranks->collective, &ret_ranks->watch, err) == ZINF_OK)
         count_local(ret_ranks, err);
+    alarm(0);
     return err->status;
 }
 
@@ -252,10 +287,17 @@ void zinf_ranks_leave(zinf_ranks *ranks, zinf_error *err)
         /* before any rank can end: with the first code that is not 0 the launcher ends all */
         if (err->status && c->rank == 0)
             fprintf(stderr, "zinf-run: %s\n", err->text);
-        zinf_watch_leave(watch);
-        c->close(c, 0);
-        zinf_watch_close(watch);
-        return;
+        /* All together, and watched until MPI has ended: it waits for a rank that was stopped. */
+        uint32_t none;
+        if (first_of(c, 0, &none, &other) == ZINF_OK) {
+            zinf_watch_finish(watch);
+            c->close(c, 0);
+            zinf_watch_leave(watch);
+            zinf_watch_close(watch);
+            return;
+        }
+        if (!err->status)
+            *err = other;
     }
     if (zinf_watch_failed(watch, &other))
         *err = other;

@@ -56,7 +56,8 @@ struct zinf_watch {
     atomic_bool stopping;
 
     pthread_mutex_t mutex; /* all below */
-    bool failed, leaving, told_left; /* told_left: everybody knows that it leaves */
+    bool failed, finished;
+    bool leaving, told_left; /* told_left: everybody knows that it leaves */
     double failed_s;
     frame failure;
     bool own_failure; /* to be sent: failure is this rank's */
@@ -202,7 +203,7 @@ static void end_if_stuck(zinf_watch *w)
     zinf_error err = {0};
 
     pthread_mutex_lock(&w->mutex);
-    const bool stuck = w->failed && now_s() - w->failed_s > ZINF_GRACE_S;
+    const bool stuck = w->failed && (w->finished || now_s() - w->failed_s > ZINF_GRACE_S);
     pthread_mutex_unlock(&w->mutex);
     if (!stuck)
         return;
@@ -400,6 +401,13 @@ void zinf_watch_tell(zinf_watch *w, const zinf_error *failure)
     }
     pthread_mutex_unlock(&w->mutex);
     wake(w);
+}
+
+void zinf_watch_finish(zinf_watch *w)
+{
+    pthread_mutex_lock(&w->mutex);
+    w->finished = true;
+    pthread_mutex_unlock(&w->mutex);
 }
 
 void zinf_watch_leave(zinf_watch *w)

@@ -24,6 +24,8 @@ zinf_status zinf_watch_open(const zinf_collective *collective, zinf_watch **ret_
                             zinf_error *err);
 /* Tells the others why this rank fails; once. */
 void zinf_watch_tell(zinf_watch *watch, const zinf_error *failure);
+/* This rank has nothing left to put away: from here on another's failure ends it at once. */
+void zinf_watch_finish(zinf_watch *watch);
 /* This rank is done: its silence means nothing from here on. */
 void zinf_watch_leave(zinf_watch *watch);
 /* True if another rank failed: what was told of it is in err (ZINF_MACHINE). */

@@ -1,7 +1,8 @@
 /* tests/ranks/fail_export.c - preloaded: of the rank ZINF_FAIL_RANK, the ZINF_FAIL_AT-th write into
  * a file of an export finds no space on the disk, or with ZINF_FAIL_KILL kills the process. It
  * says "failed here" on standard error then. Rank 0 is slow after the end of MPI: what it has to
- * say it must have said before.
+ * say it must have said before. ZINF_STOP_IN, "init" or "finalize", stops the rank ZINF_FAIL_RANK
+ * there.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -13,15 +14,27 @@
 #include <string.h>
 #include <unistd.h>
 
+static const char *own_rank(void)
+{
+    const char *openmpi = getenv("OMPI_COMM_WORLD_RANK");
+
+    return openmpi ? openmpi : getenv("PMI_RANK");
+}
+
+static int is_failing(void)
+{
+    const char *rank = own_rank(), *failing = getenv("ZINF_FAIL_RANK");
+
+    return rank && failing && !strcmp(rank, failing);
+}
+
 static int is_to_fail(int fd)
 {
     static int n;
-    const char *openmpi = getenv("OMPI_COMM_WORLD_RANK"), *mpich = getenv("PMI_RANK");
-    const char *rank = openmpi ? openmpi : mpich, *failing = getenv("ZINF_FAIL_RANK");
     const char *at = getenv("ZINF_FAIL_AT");
     char link[64], path[PATH_MAX];
 
-    if (!rank || !failing || !at || strcmp(rank, failing))
+    if (!at || !is_failing())
         return 0;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     const ssize_t length = readlink(link, path, sizeof path - 1);
@@ -48,11 +61,29 @@ ssize_t pwrite(int fd, const void *bytes, size_t n, off_t offset)
     return next(fd, bytes, n, offset);
 }
 
+static void stop_in(const char *where)
+{
+    const char *wanted = getenv("ZINF_STOP_IN");
+
+    if (wanted && !strcmp(wanted, where) && is_failing())
+        raise(SIGSTOP);
+}
+
+int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
+{
+    int (*next)(int *, char ***, int, int *);
+
+    stop_in("init");
+    *(void **)&next = dlsym(RTLD_DEFAULT, "PMPI_Init_thread");
+    return next ? next(argc, argv, required, provided) : 1;
+}
+
 int MPI_Finalize(void)
 {
-    const char *openmpi = getenv("OMPI_COMM_WORLD_RANK"), *mpich = getenv("PMI_RANK");
-    const char *rank = openmpi ? openmpi : mpich;
+    const char *rank = own_rank();
     int (*next)(void), rc;
+
+    stop_in("finalize");
 
     *(void **)&next = dlsym(RTLD_DEFAULT, "PMPI_Finalize");
     rc = next ? next() : 0;
