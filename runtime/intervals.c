@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 enum { HEIGHT = 10 }; /* levels; each has a quarter of the nodes of the one below */
 
@@ -67,7 +68,9 @@ bool zinf_intervals_init(zinf_intervals *map, size_t payload_bytes, const void *
 {
     map->payload_bytes = payload_bytes;
     map->n = map->free = 0;
-    map->random = 2463534242u;
+    map->random = 2463534242u; /* then as no plan can foresee: it could keep all nodes low */
+    if (getrandom(&map->random, sizeof map->random, GRND_NONBLOCK) > 0)
+        map->random |= 1; /* never 0, which stays so */
     map->failed = false;
     take(map);
     if (map->failed)

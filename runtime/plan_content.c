@@ -14,7 +14,8 @@
 #define IN(program) (1u << ZINF_PROGRAM_##program)
 
 /* What is written is the same in every iteration, and overlaps no other operand: but for what
- * works in place. What is read moves on by the micro-batches of one iteration. */
+ * works in place. What is read moves on by the micro-batches of one iteration. Gradients of
+ * parameters are made, and added by ACCUMULATE: a kernel that adds to them rounds otherwise. */
 static zinf_status check_overlap(const zinf_plan *plan, uint32_t index, uint64_t count,
                                  uint64_t n_losses, zinf_error *err)
 {
@@ -32,6 +33,9 @@ static zinf_status check_overlap(const zinf_plan *plan, uint32_t index, uint64_t
                         "of", HERE_ARGS, a);
         if (!writes)
             continue;
+        if (strchr("wbp", zinf_instr_links(instr)[a + 1]) && zinf_operand_access(instr, a).reads)
+            return RULE("C7", HERE "operand %u, a gradient, is added to by what makes it, not by "
+                        "accumulate", HERE_ARGS, a);
         for (unsigned b = 0; b < instr->n_operands && !in_place; b++)
             if (a != b && o[b].bytes && o[a].tier == o[b].tier &&
                 o[b].offset < o[a].offset + o[a].bytes &&

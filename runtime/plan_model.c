@@ -145,8 +145,14 @@ zinf_status zinf_plan_model_make(const zinf_plan *plan, zinf_plan_model *ret_mod
                          PRIu64 " parameters, which is not what the plan states", m->n_tensors,
                          m->n_params);
     for (uint32_t u = 0; u < plan->n_units; u++)
-        for (uint32_t p = 0; p < plan->units[u].n_parts; p++)
-            m->home[plan->parts[plan->units[u].first_part + p].tensor] = u;
+        for (uint32_t p = 0; p < plan->units[u].n_parts; p++) {
+            const uint32_t tensor = plan->parts[plan->units[u].first_part + p].tensor;
+            m->home[tensor] = u;
+            if (tensor == 0 && plan->units[u].n_parts > 1) /* see zinf_model_adds */
+                return zinf_fail(err, ZINF_DOES_NOT_FIT, "C7: unit \"%s\": tokens add to the "
+                                 "embedding's gradient, so it is no unit with other tensors",
+                                 plan->units[u].name);
+        }
     return ZINF_OK;
 }
 
@@ -166,29 +172,32 @@ const char *zinf_value_name(zinf_value_kind kind)
     return names[kind];
 }
 
-/* Rows [row, row + n) of a stack lie in one piece, at element ret_at of the unit. */
+/* Rows [row, row + n) of a stack lie in one piece, at element ret_at of the unit; all: and are all
+ * that it has of the stack, so that an operator is applied in the tiles there are. */
 static bool rows_of(const zinf_plan *plan, uint32_t unit, uint32_t stack, uint64_t row, uint64_t n,
-                    uint64_t *ret_at)
+                    bool all, uint64_t *ret_at)
 {
     const zinf_unit *u = &plan->units[unit];
-    uint64_t end = UINT64_MAX; /* of what was found */
+    uint64_t left = n, has = 0, end = UINT64_MAX; /* end: of what was found */
 
-    for (uint32_t p = u->first_part; p < u->first_part + u->n_parts && n; p++) {
+    for (uint32_t p = u->first_part; p < u->first_part + u->n_parts; p++) {
         const zinf_part *part = &plan->parts[p];
         const zinf_tensor *t = &plan->tensors[part->tensor];
         const uint64_t first = t->stack_row + part->first_row, last = first + part->n_rows;
         uint32_t base = part->tensor;
         while (plan->tensors[base].stack_row)
             base--;
-        if (base != stack || row < first || row >= last || (end != UINT64_MAX && end != part->at))
+        has += base == stack ? part->n_rows : 0;
+        if (base != stack || left == 0 || row < first || row >= last ||
+            (end != UINT64_MAX && end != part->at))
             continue;
         if (end == UINT64_MAX)
             *ret_at = part->at + (row - first) * t->cols;
         end = part->at + part->n_rows * t->cols;
-        n -= last - row < n ? last - row : n;
+        left -= last - row < left ? last - row : left;
         row = last;
     }
-    return n == 0 && end != UINT64_MAX;
+    return left == 0 && end != UINT64_MAX && (!all || has == n);
 }
 
 const char *zinf_model_value_of(const zinf_plan_model *model, const zinf_instr *instr,
@@ -240,7 +249,8 @@ const char *zinf_model_value_of(const zinf_plan_model *model, const zinf_instr *
         v.of = upper == 'W' ? instr->unit : model->home[stack];
         v.rows = n / cols;
         if (v.of >= plan->n_units || n % cols || (cols > 1 && o->cols != cols) ||
-            !rows_of(plan, v.of, stack, upper == 'P' ? 0 : row, v.rows, &v.place))
+            !rows_of(plan, v.of, stack, upper == 'P' ? 0 : row, v.rows, upper == 'W',
+                     &v.place))
             return "is not the rows of the tensor that belong here";
         if (letter == 'W' && strchr("EC", with->kind) && instr->opcode != ZINF_OP_LOGITS &&
             instr->attr[0] != row)

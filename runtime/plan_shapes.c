@@ -192,7 +192,8 @@ static zinf_status check_slots(const zinf_plan *plan, uint32_t index, shape_lett
     return ZINF_OK;
 }
 
-/* Scratch the kernels of this instruction may use; the sizes are kernels.h's promise. */
+/* Scratch of the kernels of this instruction: no less, and no more, because a GEMM sums in blocks
+ * that its scratch has room for. The sizes are kernels.h's promise. */
 static uint64_t scratch_bytes(const zinf_plan *plan, const zinf_instr *instr,
                               const shape_letters *letters)
 {
@@ -206,8 +207,7 @@ static uint64_t scratch_bytes(const zinf_plan *plan, const zinf_instr *instr,
     case ZINF_OP_RMSNORM_BACKWARD:
         return zinf_rmsnorm_scratch_bytes(LETTER('C'));
     case ZINF_OP_LINEAR_BACKWARD_WEIGHT:
-        if (plan->operands[instr->operand0 + 3].bytes)
-            other = zinf_column_sum_scratch_bytes(LETTER('M'));
+        other = zinf_column_sum_scratch_bytes(LETTER('M'));
         /* fall through */
     case ZINF_OP_LINEAR_FORWARD:
     case ZINF_OP_LINEAR_BACKWARD_INPUT:
@@ -384,9 +384,9 @@ zinf_status zinf_plan_check_shapes(const zinf_plan *plan, uint32_t index, zinf_e
         /* the last slot is the kernels' scratch; logits and dlogits have shapes */
         const uint64_t need = scratch_bytes(plan, instr, &letters);
         const uint64_t have = plan->operands[instr->operand0 + slot].bytes;
-        if (slot + 1 == instr->n_operands && have < need)
-            return REFUSE(HERE ": its scratch has %" PRIu64 " bytes, its kernels may use %"
-                          PRIu64, HERE_ARGS, have, need);
+        if (slot + 1 == instr->n_operands && have != need)
+            return REFUSE(HERE ": its scratch has %" PRIu64 " bytes, its kernels' is %" PRIu64,
+                          HERE_ARGS, have, need);
     }
     return ZINF_OK;
 }

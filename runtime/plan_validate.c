@@ -389,7 +389,9 @@ static zinf_status check_operand(const zinf_plan *plan, uint32_t index, unsigned
                       operand->bytes, operand->stride, count);
     const bool direct = instr->queue == ZINF_QUEUE_READ || instr->queue == ZINF_QUEUE_WRITE;
     const uint64_t unit = direct ? ZINF_PAGE : element;
-    if (operand->value == ZINF_NONE && operand->tier != ZINF_TIER_SCALAR && operand->offset % 64)
+    const bool scratch = operand->value == ZINF_NONE ||
+                         zinf_opcode_get(instr->opcode)->access[slot] == 's';
+    if (scratch && operand->tier != ZINF_TIER_SCALAR && operand->offset % 64)
         return RULE("C2", HERE "operand %u: scratch at offset %" PRIu64 " is not aligned to 64 "
                     "bytes", HERE_ARGS, slot, operand->offset);
     if (operand->offset % unit || operand->stride % unit ||

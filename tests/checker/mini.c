@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/kernels.h"
+
 /* MINI_SCRATCH: what plan_shapes.c asks of GEMMs this small. */
-enum { MINI_TILE = MINI_V / MINI_TILES, CAP = 4096, MINI_SCRATCH = 4 * 3 * 256 + 262144 };
+enum { MINI_TILE = MINI_V / MINI_TILES, CAP = 4096, MINI_SCRATCH = 4 * 2 * 256 + 262144 };
 
 typedef struct buffer {
     uint64_t offset, bytes;
@@ -102,6 +104,9 @@ static void emit(builder *b, unsigned opcode, zinf_queue queue, unsigned flags, 
         instr->attr[0] = instr->attr[2];
     memcpy(&p->operands[p->n_operands], o, instr->n_operands * sizeof *o);
     p->n_operands += instr->n_operands;
+    if (opcode == ZINF_OP_LAYERNORM_BACKWARD)
+        p->operands[p->n_operands - 1].cols = p->operands[p->n_operands - 1].ld =
+            p->operands[p->n_operands - 1].bytes = zinf_layernorm_scratch_bytes(MINI_C);
 }
 #define EMIT(op, queue, flags, unit, name, ...)                                                  \
     emit(b, ZINF_OP_##op, ZINF_QUEUE_##queue, flags, unit, name, (zinf_operand[]){__VA_ARGS__})
@@ -199,12 +204,11 @@ static zinf_operand param(builder *b, uint32_t unit)
 
 /* ---- gradients ---- */
 
-static zinf_operand grad_target(builder *b, uint32_t unit, bool second, unsigned *ret_flags)
+static zinf_operand grad_target(builder *b, uint32_t unit, bool second)
 {
     zinf_operand o = REGION(unit, grad);
 
-    *ret_flags = o.tier == ZINF_TIER_DEVICE && (b->later || second) ? ZINF_FLAG_ACCUMULATE : 0;
-    if (o.tier != ZINF_TIER_DEVICE) {
+    if (o.tier != ZINF_TIER_DEVICE || b->later || second) {
         o.offset = add_buffer(b, ZINF_TIER_DEVICE, o.bytes).offset;
         o.tier = ZINF_TIER_DEVICE;
     }
@@ -217,11 +221,13 @@ static void store_grad(builder *b, uint32_t unit, zinf_operand grad, bool second
 {
     const char *name = b->plan.units[unit].name;
     zinf_operand home = REGION(unit, grad), sum = home;
+    const bool first = !b->later && !second;
 
     grad.cols = grad.ld = grad.rows * grad.cols;
     grad.rows = 1;
-    if (home.tier != ZINF_TIER_DEVICE) {
-        const bool first = !b->later && !second;
+    if (home.tier == ZINF_TIER_DEVICE && !first) {
+        EMIT(ACCUMULATE, COMPUTE, 0, unit, name, grad, home);
+    } else if (home.tier != ZINF_TIER_DEVICE) {
         zinf_operand host = grad;
         if (first && home.tier == ZINF_TIER_HOST)
             copy(b, unit, name, grad, home);
@@ -308,8 +314,6 @@ static zinf_operand emit_batch(builder *b, uint64_t n)
 
 static void emit_micro_batch(builder *b, zinf_operand tokens, bool later)
 {
-    unsigned flags;
-
     b->later = later;
     forward f = emit_forward(b, tokens, later, later);
     zinf_operand host_x = move(b, ZINF_NONE, "checkpoint", f.x, b->host);
@@ -319,28 +323,27 @@ static void emit_micro_batch(builder *b, zinf_operand tokens, bool later)
     zinf_operand dlogits = new_view(b, NULL, ZINF_BF16, MINI_N, MINI_TILE);
 
     for (uint32_t t = 0; t < MINI_TILES; t++) {
-        zinf_operand dw = grad_target(b, MINI_WTE + t, false, &flags);
-        const unsigned adds = (t ? 1 : 0) | (flags ? 2 : 0);
-        EMIT(CLASSIFIER_BACKWARD, COMPUTE, adds ? ZINF_FLAG_ACCUMULATE : 0, MINI_WTE + t,
+        zinf_operand dw = grad_target(b, MINI_WTE + t, false);
+        EMIT(CLASSIFIER_BACKWARD, COMPUTE, t ? ZINF_FLAG_ACCUMULATE : 0, MINI_WTE + t,
              "classifier grad", f.y, param(b, MINI_WTE + t), f.tokens, f.stats, dy, dw, logits,
              dlogits, f.scratch);
         b->plan.instrs[b->plan.n_instrs - 1].attr[0] = MINI_TILE * t;
-        b->plan.instrs[b->plan.n_instrs - 1].attr[3] = adds;
+        b->plan.instrs[b->plan.n_instrs - 1].attr[3] = t > 0;
         store_grad(b, MINI_WTE + t, dw, false, false);
     }
     zinf_operand x = move(b, ZINF_NONE, "checkpoint", host_x, ZINF_TIER_DEVICE);
-    zinf_operand norm = param(b, MINI_NORM), dnorm = grad_target(b, MINI_NORM, false, &flags);
-    EMIT(LAYERNORM_BACKWARD, COMPUTE, flags, MINI_NORM, "norm grad", dy, x, vector(norm, 0),
+    zinf_operand norm = param(b, MINI_NORM), dnorm = grad_target(b, MINI_NORM, false);
+    EMIT(LAYERNORM_BACKWARD, COMPUTE, 0, MINI_NORM, "norm grad", dy, x, vector(norm, 0),
          f.norm_stats, absent, dx, vector(dnorm, 0), vector(dnorm, 1), f.scratch);
     store_grad(b, MINI_NORM, dnorm, false, true);
     for (uint32_t t = 0; t < MINI_TILES; t++) {
-        zinf_operand dw = grad_target(b, MINI_WTE + t, true, &flags);
-        EMIT(EMBEDDING_BACKWARD, COMPUTE, flags, MINI_WTE + t, "embedding grad", f.tokens, dx, dw);
+        zinf_operand dw = grad_target(b, MINI_WTE + t, true);
+        EMIT(EMBEDDING_BACKWARD, COMPUTE, 0, MINI_WTE + t, "embedding grad", f.tokens, dx, dw);
         b->plan.instrs[b->plan.n_instrs - 1].attr[0] = MINI_TILE * t;
         store_grad(b, MINI_WTE + t, dw, true, true);
     }
-    zinf_operand dwpe = grad_target(b, MINI_WPE, false, &flags);
-    EMIT(POSITION_BACKWARD, COMPUTE, flags, MINI_WPE, "position grad", dx, dwpe);
+    zinf_operand dwpe = grad_target(b, MINI_WPE, false);
+    EMIT(POSITION_BACKWARD, COMPUTE, 0, MINI_WPE, "position grad", dx, dwpe);
     store_grad(b, MINI_WPE, dwpe, false, true);
 }
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/kernels.h"
 #include "runtime/checker.h"
-#include "runtime/overhead.h"
 #include "runtime/opcodes.h"
 #include "runtime/overhead.h"
 #include "tests/bitwise/trainer.h"
@@ -150,6 +150,29 @@ static void a_matrix_with_a_missing_tile_is_refused(void)
                   "with all tiles so far");
 }
 
+/* The last operand: of a GEMM of m x n, as deep as the model is wide. */
+static void set_gemm_scratch(zinf_plan *p, uint32_t i, uint64_t m, uint64_t n)
+{
+    zinf_operand *o = operand(p, i, p->instrs[i].n_operands - 1);
+
+    o->bytes = o->cols = o->ld = zinf_gemm_scratch_bytes(m, n, 16, 1);
+}
+
+/* Other bits, if what is summed over tiles has more of them. */
+static void half_of_a_units_tile_is_refused(void)
+{
+    zinf_plan p = plan_of(1);
+    const uint32_t i = STEP(LINEAR_FORWARD, 0);
+    for (uint32_t k = 1; k < 5; k++) { /* the rest would be another instruction */
+        zinf_operand *o = operand(&p, i, k);
+        *(k == 1 ? &o->rows : &o->cols) /= 2;
+        o->ld = k == 2 ? o->cols : o->ld;
+        o->bytes = o->bytes ? ((o->rows - 1) * o->ld + o->cols) * 2 : 0;
+    }
+    set_gemm_scratch(&p, i, operand(&p, i, 0)->rows, operand(&p, i, 1)->rows);
+    check_refused(&p, "C4", i, "is not the rows of the tensor that belong here");
+}
+
 static void a_bias_of_another_tile_is_refused(void)
 {
     zinf_plan p = plan_of(1);
@@ -270,31 +293,6 @@ static zinf_plan plan_of_five(void)
     return copy;
 }
 
-/* acc += head + embedding, for acc += head, acc += embedding. */
-static void a_sum_added_to_a_sum_is_refused(void)
-{
-    zinf_plan p = plan_of_five();
-    const uint32_t head = STEP(CLASSIFIER, 1), tokens = STEP(EMBEDDING_BACKWARD, 1);
-    const zinf_operand dw = *operand(&p, head, 5); /* whose place others use between */
-    uint32_t first = head, second = tokens;
-
-    while (p.instrs[first].opcode != ZINF_OP_ACCUMULATE)
-        first++;
-    while (p.instrs[second].opcode != ZINF_OP_ACCUMULATE ||
-           p.instrs[second].unit != p.instrs[first].unit)
-        second++;
-    CHECK(first < tokens && operand(&p, first, 0)->offset == dw.offset);
-    operand(&p, head, 5)->offset = more_arena(&p, dw.bytes);
-    *operand(&p, tokens, 2) = *operand(&p, head, 5);
-    p.instrs[tokens].flags |= ZINF_FLAG_ACCUMULATE;
-    operand(&p, second, 0)->offset = operand(&p, head, 5)->offset;
-    operand(&p, second, 0)->value = dw.value;
-    p.instrs[first].opcode = ZINF_OP_ZERO;
-    p.instrs[first].n_operands = 1;
-    operand(&p, first, 0)->offset = more_arena(&p, dw.bytes);
-    check_refused(&p, "C7", second, "a sum is added to a sum");
-}
-
 /* Another instruction behind this one, in its queue and with its waits. */
 static uint32_t insert(zinf_plan *p, uint32_t at, zinf_opcode opcode, uint32_t n_operands,
                        const zinf_operand *operands)
@@ -311,6 +309,32 @@ static uint32_t insert(zinf_plan *p, uint32_t at, zinf_opcode opcode, uint32_t n
     memcpy(&p->operands[p->n_operands], operands, n_operands * sizeof *operands);
     p->n_operands += n_operands;
     return at + 1;
+}
+
+/* acc += head + embedding, for acc += head, acc += embedding. */
+static void a_sum_added_to_a_sum_is_refused(void)
+{
+    zinf_plan p = plan_of_five();
+    const uint32_t head = STEP(CLASSIFIER, 1), tokens = STEP(EMBEDDING_BACKWARD, 1);
+    const zinf_operand dw = *operand(&p, head, 5); /* whose place others use between */
+    zinf_operand sum[2] = {*operand(&p, tokens, 2), dw};
+    uint32_t first = head, second = tokens;
+
+    while (p.instrs[first].opcode != ZINF_OP_ACCUMULATE)
+        first++;
+    while (p.instrs[second].opcode != ZINF_OP_ACCUMULATE ||
+           p.instrs[second].unit != p.instrs[first].unit)
+        second++;
+    CHECK(first < tokens && operand(&p, first, 0)->offset == dw.offset);
+    operand(&p, head, 5)->offset = more_arena(&p, dw.bytes);
+    sum[1].offset = operand(&p, head, 5)->offset;
+    operand(&p, second, 0)->offset = operand(&p, head, 5)->offset;
+    operand(&p, second, 0)->value = dw.value;
+    p.instrs[first].opcode = ZINF_OP_ZERO;
+    p.instrs[first].n_operands = 1;
+    operand(&p, first, 0)->offset = more_arena(&p, dw.bytes);
+    insert(&p, tokens, ZINF_OP_ACCUMULATE, 2, sum);
+    check_refused(&p, "C7", second + 1, "a sum is added to a sum");
 }
 
 static uint32_t copy_behind(zinf_plan *p, uint32_t at, zinf_operand from, uint64_t to)
@@ -479,6 +503,7 @@ static void a_sum_over_ranks_of_a_sum_is_refused(void)
     const uint32_t one = STEP(LINEAR_BACKWARD_WEIGHT, 0), unit = p.instrs[one].unit;
     const uint64_t sum = more_arena(&p, operand(&p, STEP(REDUCE_SCATTER, 0), 0)->bytes + 4096);
     uint32_t n_dropped = 0, two, scatter;
+    zinf_operand both[2];
 
     for (uint32_t i = p.segments[first].first_instr; i < p.segments[first + 1].first_instr; i++)
         if (i > one && p.instrs[i].unit == unit &&
@@ -491,10 +516,10 @@ static void a_sum_over_ranks_of_a_sum_is_refused(void)
     two = from(&p, p.segments[first + 1].first_instr, ZINF_OP_LINEAR_BACKWARD_WEIGHT);
     scatter = from(&p, two, ZINF_OP_REDUCE_SCATTER);
     CHECK(p.instrs[two].unit == unit && p.instrs[scatter].unit == unit);
-    operand(&p, one, 2)->offset = operand(&p, two, 2)->offset = sum;
-    p.instrs[two].flags |= ZINF_FLAG_ACCUMULATE;
-    operand(&p, scatter, 0)->offset = sum;
-    check_refused(&p, "C7", scatter, "is the sum of several contributions already");
+    both[0] = both[1] = *operand(&p, two, 2);
+    both[1].offset = operand(&p, one, 2)->offset = operand(&p, scatter, 0)->offset = sum;
+    insert(&p, two, ZINF_OP_ACCUMULATE, 2, both);
+    check_refused(&p, "C7", scatter + 1, "is the sum of several contributions already");
 }
 
 /* Units are updated one by one, each with the norm of its own gradient: here another's. */
@@ -641,6 +666,7 @@ static void other_chunks_of_tokens_are_refused(void)
         o->rows--;
         o->bytes = ((o->rows - 1) * o->ld + o->cols) * zinf_dtype_bytes(o->dtype);
     }
+    set_gemm_scratch(&p, i, p.instrs[i].attr[1], operand(&p, i, 1)->rows);
     check_refused(&p, "C4", i, "takes other chunks of tokens than the one before");
 }
 
@@ -1107,6 +1133,7 @@ int main(void)
     RUN(the_same_in_their_region_are_refused);
     RUN(half_of_a_matrix_is_refused);
     RUN(a_matrix_with_a_missing_tile_is_refused);
+    RUN(half_of_a_units_tile_is_refused);
     RUN(a_bias_of_another_tile_is_refused);
     RUN(a_bias_of_another_linear_is_refused);
     RUN(a_weight_its_statistics_were_not_made_with_is_refused);

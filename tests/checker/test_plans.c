@@ -6,6 +6,7 @@
 
 #include "mini.h"
 #include "runtime/checker.h"
+#include "runtime/plan_model.h"
 #include "tests/check.h"
 
 static const mini_options choices[] = {
@@ -305,18 +306,94 @@ static void update_in_a_loop_is_refused(void)
 static void first_micro_batch_that_adds_is_refused(void)
 {
     zinf_plan p = mini_plan(&choices[5]); /* gradients on the device */
-    uint32_t i = STEP(POSITION_BACKWARD, MINI_WPE);
-    p.instrs[i].flags |= ZINF_FLAG_ACCUMULATE;
+    uint32_t i = STEP(ACCUMULATE, MINI_WTE);
+    operand(&p, i, 1)->offset = p.units[MINI_WPE].grad.offset; /* to what no one has begun */
     check_refused(&p, "C7", "step", i);
 }
 
 static void later_micro_batch_that_overwrites_is_refused(void)
 {
-    zinf_plan p = mini_plan(&choices[5]);
-    uint32_t i = mini_find(&p, STEP(LAYERNORM_BACKWARD, MINI_NORM) + 1,
-                           ZINF_OP_LAYERNORM_BACKWARD, MINI_NORM);
-    p.instrs[i].flags = 0;
+    zinf_plan p = mini_plan(&choices[5]); /* gradients on the device */
+    p.instrs[STEP(ACCUMULATE, MINI_NORM)].opcode = ZINF_OP_COPY;
     check_refused(&p, "C7", "step", STEP(CLIP, ZINF_NONE));
+}
+
+static void tables_that_point_nowhere_are_refused(void)
+{
+    static const char *const words[] = {
+        "value 0 is named by string", "its optimizer is in tier 3", "its optimizer is value",
+        "its optimizer has 4096 bytes, its elements need", "master, m and v overlap",
+        "gathered it is value", "gathered it is value", "item 0 has no ending name or no tier"};
+
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        FRESH;
+        zinf_unit *u = &p.units[MINI_WTE];
+        zinf_item item = {.tier = ZINF_N_TIERS};
+        zinf_error err = {0};
+        p.values[0] = i == 0 ? p.n_strings : p.values[0];
+        u->optimizer.tier = i == 1 ? ZINF_TIER_SCALAR : u->optimizer.tier;
+        *(i == 2 ? &u->optimizer.value : i == 5 ? &u->whole_param
+          : i == 6 ? &u->whole_grad : &u->reserved) = p.n_values;
+        if (i == 3) {
+            u->array_stride = 4096;
+            u->optimizer.bytes = 4096;
+        }
+        u->array_stride = i == 4 ? 4 : u->array_stride;
+        p.items = i == 7 ? &item : p.items;
+        p.n_items = i == 7;
+        const zinf_status status = zinf_plan_validate(&p, &err);
+        p.items = i == 7 ? NULL : p.items;
+        mini_free(&p);
+        CHECK_MESSAGE(status == ZINF_DOES_NOT_FIT && strstr(err.text, words[i]), "%s: %s", words[i],
+                      err.text);
+    }
+}
+
+/* It rounds otherwise than ACCUMULATE. */
+static void gradient_that_its_kernel_adds_to_is_refused(void)
+{
+    zinf_plan p = mini_plan(&choices[5]); /* gradients on the device */
+    uint32_t i = mini_find(&p, STEP(POSITION_BACKWARD, MINI_WPE) + 1, ZINF_OP_POSITION_BACKWARD,
+                           MINI_WPE);
+    const uint32_t add = mini_find(&p, i, ZINF_OP_ACCUMULATE, MINI_WPE);
+    p.instrs[i].flags |= ZINF_FLAG_ACCUMULATE;
+    operand(&p, i, 1)->offset = operand(&p, add, 1)->offset;
+    p.instrs[add].opcode = ZINF_OP_ZERO; /* of what is no longer used */
+    p.instrs[add].n_operands = 1;
+    check_refused(&p, "C7", "added to by what makes it", i);
+}
+
+static void rows_of_another_tile_are_refused(void)
+{
+    FRESH;
+    uint32_t i = STEP(EMBEDDING_FORWARD, MINI_TILES - 1);
+    p.instrs[i].attr[0]--; /* of the token that is the first of the tile */
+    check_refused(&p, "C4", "is not the tile that comes next", i);
+}
+
+/* Or its rows' gradient would be complete without that of tokens. */
+static void embedding_in_a_unit_with_another_tensor_is_refused(void)
+{
+    zinf_plan p = mini_plan(&choices[5]);
+    zinf_unit *u = &p.units[MINI_WPE - 1]; /* the last tile, and in front of it the positions */
+    zinf_part *parts = &p.parts[u->first_part];
+    zinf_plan_model model = {0};
+    zinf_error err = {0};
+    const zinf_part tile = parts[0];
+
+    CHECK(zinf_plan_model_make(&p, &model, &err) == ZINF_OK);
+    zinf_plan_model_free(&model);
+    CHECK(tile.tensor == 0 && parts[1].tensor == 1);
+    parts[0] = parts[1];
+    parts[1] = tile;
+    parts[1].at = u[1].n_elems;
+    u->n_parts = 2;
+    u[1].first_part++;
+    u[1].n_parts = 0;
+    CHECK(zinf_plan_model_make(&p, &model, &err) == ZINF_DOES_NOT_FIT);
+    CHECK_MESSAGE(!strncmp(err.text, "C7: unit \"", 10), "%s", err.text);
+    zinf_plan_model_free(&model);
+    mini_free(&p);
 }
 
 static void gradient_added_twice_is_refused(void)
@@ -475,6 +552,10 @@ int main(void)
     RUN(update_in_a_loop_is_refused);
     RUN(first_micro_batch_that_adds_is_refused);
     RUN(later_micro_batch_that_overwrites_is_refused);
+    RUN(tables_that_point_nowhere_are_refused);
+    RUN(gradient_that_its_kernel_adds_to_is_refused);
+    RUN(rows_of_another_tile_are_refused);
+    RUN(embedding_in_a_unit_with_another_tensor_is_refused);
     RUN(gradient_added_twice_is_refused);
     RUN(contribution_of_another_micro_batch_is_refused);
     RUN(contribution_half_of_another_micro_batch_is_refused);

@@ -157,6 +157,28 @@ static void region_outside(zinf_plan *p)
     p->units[0].param = (zinf_region){(uint64_t)-4096, 1 << 16, ZINF_TIER_HOST, ZINF_NONE};
 }
 
+static void tier_of_class(zinf_plan *p) { p->decisions.tier[ZINF_CLASS_GRAD] = 3; }
+static void endless_time(zinf_plan *p) { p->predicted.queue_busy_s[4] = 1e308 * 10; }
+static void huge_arena(zinf_plan *p) { p->machine.arena_bytes[3] = (uint64_t)1 << 57; }
+static void owned_by_none(zinf_plan *p) { p->machine.owned_bytes[1] = 4096; }
+static void no_depth(zinf_plan *p) { p->decisions.io_depth = 0; }
+static void odd_block(zinf_plan *p) { p->decisions.io_block_bytes = 4097; }
+static void parts_overlap(zinf_plan *p) { p->parts[0].at = 1; }
+static void odd_arrays(zinf_plan *p) { p->units[0].array_stride = 2; }
+static void owner_of_one(zinf_plan *p) { p->units[0].owner = 0; }
+static void half_a_shard(zinf_plan *p) { p->units[0].shard_elems /= 2; }
+static void no_rows(zinf_plan *p) { p->tensors[0].rows = 0; }
+static void odd_stack(zinf_plan *p) { p->tensors[0].stack_row = 1; }
+static void spare_part(zinf_plan *p) { p->units[0].n_parts = 0; }
+static void no_such_value(zinf_plan *p) { p->operands[0].value = p->n_values; }
+static void no_such_tier(zinf_plan *p) { p->operands[0].tier = ZINF_N_TIERS; }
+static void scalar_of_floats(zinf_plan *p) { p->operands[0].tier = 3; }
+static void no_such_flag(zinf_plan *p) { p->instrs[0].flags = 2; }
+static void no_such_name(zinf_plan *p) { p->instrs[0].name = p->n_strings; }
+static void spare_instr(zinf_plan *p) { p->n_segments--; }
+static void waits_nowhere(zinf_plan *p) { p->instrs[1].wait0 = p->n_waits + 1; }
+static void next_tensor(zinf_plan *p) { p->parts[0].tensor = p->n_tensors; }
+
 static void each_broken_rule_is_named(void)
 {
     static const struct {
@@ -192,6 +214,27 @@ static void each_broken_rule_is_named(void)
         {"beta_of_1", beta_of_1, "job.beta2 is 1"},
         {"no_ranks", no_ranks, "ranks"},
         {"region_outside", region_outside, "ends beyond the host arena"},
+        {"tier_of_class", tier_of_class, "the tier of class grad is 3"},
+        {"endless_time", endless_time, "predicted time of queue read"},
+        {"huge_arena", huge_arena, "the scalar arena has"},
+        {"owned_by_none", owned_by_none, "are said to be what each of 1 ranks owns"},
+        {"no_depth", no_depth, "io_depth 0"},
+        {"odd_block", odd_block, "io_block_bytes 4097"},
+        {"parts_overlap", parts_overlap, "overlaps its neighbour or the end"},
+        {"odd_arrays", odd_arrays, "arrays 2 bytes apart"},
+        {"owner_of_one", owner_of_one, "it belongs to rank 0"},
+        {"half_a_shard", half_a_shard, "shards of"},
+        {"no_rows", no_rows, "is [0]["},
+        {"odd_stack", odd_stack, "is said to begin at row 1 of a stack"},
+        {"spare_part", spare_part, "belong to no unit"},
+        {"no_such_value", no_such_value, "operand 0 is value"},
+        {"no_such_tier", no_such_tier, "operand 0 has tier 4"},
+        {"scalar_of_floats", scalar_of_floats, "scalars are F64"},
+        {"no_such_flag", no_such_flag, "has flags 2"},
+        {"no_such_name", no_such_name, "is named by string"},
+        {"spare_instr", spare_instr, "belong to no segment"},
+        {"waits_nowhere", waits_nowhere, "has waits"},
+        {"next_tensor", next_tensor, "tensor 1 of 1"},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

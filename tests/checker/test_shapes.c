@@ -1,0 +1,121 @@
+/* tests/checker/test_shapes.c - what plan_shapes.c and plan_content.c ask of one instruction: one
+ * fault each, in plans of the planner, and a word of its refusal.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/checker.h"
+#include "runtime/opcodes.h"
+#include "tests/bitwise/trainer.h"
+#include "tests/check.h"
+
+static const trainer_model gpt2 = {1, 16, 2, 24, 8, 2, "bf16", NULL};
+static const trainer_model llama = {1, 16, 2, 24, 8, 2, "bf16", ", kv_heads: 1, ffn: 24"};
+
+static zinf_operand *operand(zinf_plan *p, uint32_t i, uint32_t slot)
+{
+    return &p->operands[p->instrs[i].operand0 + slot];
+}
+
+static void halve(zinf_operand *o)
+{
+    o->rows = 1;
+    o->cols = o->ld = o->cols / 2;
+    o->bytes = o->cols * zinf_dtype_bytes(o->dtype);
+}
+
+/* A GEMM sums in blocks that its scratch has room for: other bits. */
+static void more_scratch(zinf_plan *p, uint32_t i)
+{
+    zinf_operand *o = operand(p, i, p->instrs[i].n_operands - 1);
+
+    p->machine.arena_bytes[ZINF_TIER_DEVICE] += 4096;
+    o->cols = o->ld = o->bytes += 64;
+}
+
+/* A kernel's doubles and vectors would be aligned wrongly: it ended in SIGSEGV. */
+static void odd_scratch(zinf_plan *p, uint32_t i)
+{
+    zinf_operand *o = operand(p, i, p->instrs[i].n_operands - 1);
+
+    p->machine.arena_bytes[ZINF_TIER_DEVICE] += 4096;
+    o->offset++;
+    o->value = 0;
+}
+
+static void other_total(zinf_plan *p, uint32_t i) { p->instrs[i].attr[2]++; }
+static void other_flags(zinf_plan *p, uint32_t i) { p->instrs[i].attr[3] ^= 1; }
+static void beyond(zinf_plan *p, uint32_t i) { p->instrs[i].attr[0] = p->model.vocab; }
+static void other_heads(zinf_plan *p, uint32_t i) { p->instrs[i].attr[0]--; }
+static void other_turn(zinf_plan *p, uint32_t i) { p->instrs[i].attr[1] = 2; }
+static void other_place(zinf_plan *p, uint32_t i) { operand(p, i, 1)->offset -= 64; }
+static void other_ffn(zinf_plan *p, uint32_t i) { p->model.ffn += i > 0; }
+static void half_gathered(zinf_plan *p, uint32_t i) { halve(operand(p, i, 1)); }
+static void no_rank(zinf_plan *p, uint32_t i) { p->instrs[i].attr[0] = p->decisions.ranks; }
+static void other_root(zinf_plan *p, uint32_t i) { p->instrs[i].attr[0] ^= 1; }
+static void more_tokens(zinf_plan *p, uint32_t i) { p->instrs[i].attr[0]++; }
+static void no_unit(zinf_plan *p, uint32_t i) { p->instrs[i].unit = ZINF_NONE; }
+static void other_decay(zinf_plan *p, uint32_t i) { p->instrs[i].attr[0] ^= 1; }
+static void other_sequence(zinf_plan *p, uint32_t i) { p->job.sequence -= i > 0; }
+
+static void each_broken_rule_is_named(void)
+{
+    static const struct {
+        const trainer_model *model;
+        unsigned ranks, opcode;
+        void (*change)(zinf_plan *plan, uint32_t instr);
+        const char *word;
+    } cases[] = {
+        {&gpt2, 1, ZINF_OP_CLASSIFIER, other_total, "attr2 is not the tokens"},
+        {&gpt2, 1, ZINF_OP_CLASSIFIER, other_flags, "contradict each other"},
+        {&gpt2, 1, ZINF_OP_EMBEDDING_FORWARD, beyond, "its tile ends beyond the vocabulary"},
+        {&gpt2, 1, ZINF_OP_GELU_FORWARD, other_ffn, "not as wide as the model's ffn"},
+        {&gpt2, 1, ZINF_OP_EMBEDDING_FORWARD, other_sequence, "its sequences have"},
+        {&gpt2, 1, ZINF_OP_LINEAR_FORWARD, more_scratch, "its scratch has"},
+        {&gpt2, 1, ZINF_OP_ATTENTION_BACKWARD, odd_scratch, "is not aligned to 64 bytes"},
+        {&llama, 1, ZINF_OP_ROPE, other_heads, "it turns other heads"},
+        {&llama, 1, ZINF_OP_ROPE, other_turn, "is neither 0 nor 1"},
+        {&llama, 1, ZINF_OP_ROPE, other_place, "its two operands are two places"},
+        {&gpt2, 2, ZINF_OP_BROADCAST, half_gathered, "differ in bytes"},
+        {&gpt2, 2, ZINF_OP_BROADCAST, no_rank, "its root is no rank"},
+        {&gpt2, 2, ZINF_OP_BROADCAST, other_root, "its unit is not that of its root"},
+        {&gpt2, 1, ZINF_OP_LOSS, more_tokens, "is not a part of all tokens"},
+        {&gpt2, 2, ZINF_OP_REDUCE, no_rank, "its root is no rank"},
+        {&llama, 2, ZINF_OP_ALLGATHER, half_gathered, "one side is not the other times"},
+        {&gpt2, 1, ZINF_OP_UPLOAD, half_gathered, "differ in bytes"},
+        {&gpt2, 1, ZINF_OP_ADAM, no_unit, "it serves no unit"},
+        {&gpt2, 1, ZINF_OP_ADAM, other_decay, "weight decay applies to its unit"},
+        {&gpt2, 1, ZINF_OP_INIT, no_unit, "it serves no unit"},
+    };
+
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        zinf_plan p = {0};
+        zinf_error err = {0};
+        const unsigned opcode = cases[k].opcode;
+        const bool owned = opcode == ZINF_OP_BROADCAST || opcode == ZINF_OP_REDUCE;
+        char sets[200];
+        uint32_t i = 0;
+
+        snprintf(sets, sizeof sets, "threads=1 tiles=1 tier.param=host tier.grad=host "
+                 "tier.optimizer=host checkpoint_interval=1 %s",
+                 owned ? "partitioning=owner"
+                       : cases[k].ranks > 1 ? "partitioning=bandwidth" : "");
+
+        CHECK_MESSAGE(!trainer_plan_ranks(cases[k].model, false, cases[k].ranks, sets, &p, &err),
+                      "%s", err.text);
+        while (i < p.n_instrs && p.instrs[i].opcode != opcode)
+            i++;
+        CHECK_MESSAGE(i < p.n_instrs, "case %zu: no such instruction", k);
+        cases[k].change(&p, i);
+        const zinf_status status = zinf_plan_check(&p, &err);
+        zinf_plan_free(&p);
+        CHECK_MESSAGE(status == ZINF_DOES_NOT_FIT && strstr(err.text, cases[k].word),
+                      "case %zu, \"%s\": %s", k, cases[k].word, err.text);
+    }
+}
+
+int main(void)
+{
+    RUN(each_broken_rule_is_named);
+    return check_finish();
+}
