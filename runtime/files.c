@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,11 +13,28 @@ static bool one_file(const struct stat *x, const struct stat *y)
     return S_ISREG(x->st_mode) && x->st_dev == y->st_dev && x->st_ino == y->st_ino;
 }
 
+/* The directory that a path is in, as far as its spelling tells; the name there. */
+static const char *split(const char *path, char ret_directory[PATH_MAX])
+{
+    const char *slash = strrchr(path, '/');
+    const size_t n = slash ? (size_t)(slash - path) + 1 : 0;
+
+    snprintf(ret_directory, PATH_MAX, "%.*s", n < PATH_MAX ? (int)n : 0, path);
+    if (!*ret_directory)
+        strcpy(ret_directory, ".");
+    return path + n;
+}
+
 static bool same(const char *a, const char *b)
 {
+    char in_a[PATH_MAX], in_b[PATH_MAX];
     struct stat x, y;
+    const bool has_a = !stat(a, &x), has_b = !stat(b, &y);
 
-    return stat(a, &x) || stat(b, &y) ? !strcmp(a, b) : one_file(&x, &y);
+    if (has_a && has_b)
+        return one_file(&x, &y);
+    return has_a == has_b && !strcmp(split(a, in_a), split(b, in_b)) && !stat(in_a, &x) &&
+           !stat(in_b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
 /* Is the path the file that a standard stream goes to? Two writers would overwrite each other. */

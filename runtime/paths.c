@@ -3,6 +3,7 @@
  */
 #include "runtime/paths.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -127,6 +128,45 @@ static zinf_status check_pair(const named_path *x, const named_path *y, int kind
     }
 }
 
+/* Is the file one of those in the directory, to which it or they may lead by links? As deep as
+ * checkpoints are in theirs. */
+static bool is_among(const struct stat *file, const char *directory, int depth)
+{
+    char path[PATH_MAX];
+    DIR *entries = opendir(directory);
+    bool found = false;
+
+    for (struct dirent *e; entries && !found && (e = readdir(entries));) {
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..") ||
+            snprintf(path, sizeof path, "%s/%s", directory, e->d_name) >= PATH_MAX)
+            continue;
+        found = one(file, path) || (depth > 0 && is_among(file, path, depth - 1));
+    }
+    if (entries)
+        closedir(entries);
+    return found;
+}
+
+/* What is read from directories is not written, under whatever name. */
+static zinf_status check_links(const named_path *directories, const named_path *files,
+                               size_t n_files, zinf_error *err)
+{
+    static const int read_from[] = {INIT, RESUME, SAVE};
+
+    for (size_t x = 0; x < n_files; x++) {
+        struct stat info;
+        if (!files[x].written || !files[x].path || stat(files[x].path, &info) ||
+            !S_ISREG(info.st_mode))
+            continue;
+        for (int i = 0; i < 3; i++) {
+            const named_path *y = &directories[read_from[i]];
+            if (y->path && *y->whole && is_among(&info, y->whole, read_from[i] == INIT ? 0 : 1))
+                return refuse(&files[x], y, "it is one of the files there, or a link to one", err);
+        }
+    }
+    return ZINF_OK;
+}
+
 static zinf_status check_all(const named_path *directories, const named_path *files, size_t n_files,
                              zinf_error *err)
 {
@@ -180,7 +220,8 @@ zinf_status zinf_paths_check(const zinf_run_options *o, zinf_error *err)
         snprintf(temporary->whole, PATH_MAX, "%.*s%s", PATH_MAX - 20, paths[EXPORT].whole,
                  ZINF_HF_WRITING) < PATH_MAX)
         temporary->path = temporary->whole;
-    check_all(paths, files, N_FILES, err);
+    if (check_all(paths, files, N_FILES, err) == ZINF_OK)
+        check_links(paths, files, N_FILES, err);
     free(paths);
     return err->status;
 }

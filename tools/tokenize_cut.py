@@ -15,7 +15,7 @@
 # found or made longer by what is at its end.
 import unicodedata
 
-BLANK, UNDERLINE = " ", "\u2581"
+BLANK, UNDERLINE, BYTE_BLANK = " ", "\u2581", "\u0120"
 # Of GPT-2 (as in ByteLevel), Llama 3 and Qwen2: no alternative has a blank after a letter.
 REGEXES = (
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
@@ -110,7 +110,13 @@ def check_pre_tokenizer(part, blank):
             bounded |= kind == "Whitespace" or blank == BLANK
         elif kind not in ("Punctuation", "Digits"):
             raise Refused(f"the pre-tokenizer {kind}")
-    return None if bounded else blank or "\u0120"  # ByteLevel's
+    return None if bounded else blank or BYTE_BLANK
+
+
+def ends_letter(c, blank):
+    """Of a text, or of ByteLevel's characters, one a byte: a letter's last byte is its own or, of
+    those beyond ASCII, one from 128 on, which ByteLevel writes as a character from 128 on."""
+    return c != blank and (c.isalpha() or (blank == BYTE_BLANK and c > "\u007f"))
 
 
 def check_model(model, blank):
@@ -119,7 +125,7 @@ def check_model(model, blank):
         raise Refused(f"the model {model['type']} on a text that no pre-tokenizer divides")
     if model["continuing_subword_prefix"] or model["end_of_word_suffix"] or \
             model.get("ignore_merges") or blank not in model["vocab"] or \
-            any(c == blank and before.isalpha()
+            any(c == blank and ends_letter(before, blank)
                 for token in model["vocab"] for before, c in zip(token, token[1:])):
         raise Refused("the model BPE, whose tokens go over blanks, on a text that no "
                       "pre-tokenizer divides")

@@ -30,6 +30,12 @@ def make(folder):
     for name in "hf", "saved", "disk", "empty":
         os.symlink(name, os.path.join(place, "to-" + name))
     os.symlink("nothing", os.path.join(place, "dangling"))
+    shutil.copytree(MODEL, os.path.join(place, "cached")) # links into blobs, as of a hub's cache
+    shutil.move(os.path.join(place, "cached", "model.safetensors"), os.path.join(place, "blob"))
+    os.symlink("../blob", os.path.join(place, "cached", "model.safetensors"))
+    os.link(os.path.join(place, "hf", "config.json"), os.path.join(place, "also-config"))
+    os.link(os.path.join(place, "saved", "step-1", "manifest.json"),
+            os.path.join(place, "also-manifest"))
     os.link(os.path.join(place, "text"), os.path.join(place, "also-text"))
     return place
 
@@ -92,6 +98,13 @@ def what_is_in_the_way_of_another_is_refused_before_anything_is_made():
             "--val disk/zinf-rank0.nvme": "the nvme tier's",
             # files
             "--log also-text": "same file",
+            "--log new --trace ./new": "same file",
+            "--log new --trace sub/../new": "same file",
+            "--init cached --trace blob": "one of the files there",
+            "--init cached --log blob": "one of the files there",
+            "--init hf --log also-config": "one of the files there",
+            "--resume saved --trace also-manifest": "one of the files there",
+            "--resume saved/step-1 --log also-manifest": "one of the files there",
             "--eval plan": "a plan of zinf-plan",
             "--val plan": "a plan of zinf-plan",
             # directories that cannot become an export
@@ -130,6 +143,8 @@ def what_is_in_nobodys_way_is_allowed():
             "--export empty/": "empty/config.json",
             "--export to-empty": "empty/config.json",
             "--export empty/in": "empty/in/config.json",
+            "--init cached --log also-config --trace sub/new --save new": "new/step-2",
+            "--log sub/new --trace new": "sub/new",
             "--log /dev/null --trace /dev/null": "text"}.items():
         place = make("allowed")
         call(place, options)

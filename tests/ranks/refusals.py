@@ -80,6 +80,13 @@ def ranks_with_another_plan_data_or_options_are_named():
         for arguments, text in list(cases.items())[:1 if number else None]:
             done = two(f"{first} --data {data}", arguments, name=name)
             assert "rank 1 has " + text in sentence(done), done.stderr
+    for option, one, another, how in ("--val", data, middle, ": the bytes differ"), \
+            ("--eval", data, middle, ": the bytes differ"), \
+            ("--sample 2 --prompt 1 --temperature", 0.5, 0.75, ""):
+        done = two(f"{first} --data {data} {option} {one}",
+                   f"{first} --data {data} {option} {another}")
+        assert f"rank 1 has another {option.split()[-1]} than rank 0{how}" in sentence(done), \
+            done.stderr
     # one file under two names, of which one says that these are tokens of two bytes
     pairs = crew.file("pairs", bytes(4000))
     os.link(pairs, pairs + ".bin")

@@ -189,6 +189,12 @@ MARKS = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": 
                        "a": 0, "b": 1, "\u0438": 2, "\u0306": 3, "\u2581": 4, "\u0306\u2581": 5}}}
 
 
+# a letter whose last byte is no letter to ByteLevel, and a merge of that with a blank
+BYTES = {**MARKS, "normalizer": None, "pre_tokenizer": byte_level(False, False), "model": {
+    **MARKS["model"], "merges": [["\u00b8", "\u0120"]], "vocab": {
+        c: i for i, c in enumerate("a,\u00c3\u00b8\u0120".strip())} | {"\u00b8\u0120": 5}}}
+
+
 def try_texts(tokenizer, texts, path, usual, counts):
     """What may not be cut is taken whole up to a size, which each text has or does not have."""
     left_out, why = tokenize_text.cutting(tokenizer)
@@ -224,6 +230,8 @@ def main(rounds, seed=1):
                 break
         try_texts(Tokenizer.from_str(json.dumps(MARKS)), ["a\u0439 a\u0439 a b \u0439"],
                   path, True, counts)
+        try_texts(Tokenizer.from_str(json.dumps(BYTES)), ["\u00f8 a, \u00f8 a"] * 2, path, False,
+                  counts)
     print(f"{counts['same']} texts the same with {counts['cuts']} cuts, {counts['refused']} "
           f"refused, {counts['wrong']} wrong")
     return 1 if counts["wrong"] else 0
