@@ -426,7 +426,9 @@ def storage_moves_the_bytes_that_were_predicted():
     p = plan("plan", model("wide"), cluster("big"), on("nvme", "tiles=2"))
     predicted = [sum(t[k] for t in p["traffic"].values()) for k in ("read_bytes", "write_bytes")]
     for engine in "threads", "uring":
-        few, many = io_of("plan", 1, engine), io_of("plan", 4, engine)
+        # The least of three: a machine that is short of memory reads programs again.
+        few, many = ([min(of) for of in zip(*(io_of("plan", steps, engine) for _ in range(3)))]
+                     for steps in (1, 4))
         moved = [b - a for a, b in zip(few, many)]
         print(f"# {engine}: moved {moved} bytes in 3 steps, predicted {predicted} in one")
         # The process is also charged a page or two of what is not ours: reads of programs and

@@ -273,7 +273,8 @@ static void classifier_slots(zinf_plan *plan, uint64_t first, uint64_t rows, uin
     builder_matrix(plan, ZINF_TIER_DEVICE, c_logits, chunk, rows, ZINF_F32, 0);
     if (!forward)
         builder_matrix(plan, ZINF_TIER_DEVICE, c_dlogits, chunk, rows, ZINF_F32, 0);
-    builder_floats(plan, ZINF_TIER_DEVICE, c_scratch, 1 << 17, 0);
+    builder_floats(plan, ZINF_TIER_DEVICE, c_scratch,
+                   zinf_gemm_scratch_bytes(chunk, rows, CC, plan->decisions.n_threads) / 4, 0);
     zinf_instr *instr = &plan->instrs[plan->n_instrs - 1];
     instr->attr[0] = first;
     instr->attr[1] = chunk;
