@@ -338,7 +338,7 @@ static bool write_operand(checker *c, uint32_t k)
     const bool of_unit = made.what == ZINF_VALUE_GRAD || made.what == ZINF_VALUE_GRAD_PART;
     if (strchr("wbpL", letter))
         more.by[c->instr->opcode == ZINF_OP_EMBEDDING_BACKWARD] =
-            (zinf_sum){(uint32_t)c->micro, 1};
+            (zinf_addends){(uint32_t)c->micro, 1};
     else if (strchr("=5Q", letter))
         more = c->seen[0].sums;
     wrong = zinf_sums_add(c->plan, of_unit ? made.of : ZINF_NONE, &more, !adds, &made.sums);

@@ -49,7 +49,7 @@ const char *zinf_sums_add(const zinf_plan *plan, uint32_t unit, const zinf_sums 
     if (more->by[0].n && more->by[1].n && (sums->by[0].n || sums->by[1].n))
         return "a sum is added to a sum";
     for (int i = 0; i < 2; i++) {
-        zinf_sum *sum = &sums->by[i];
+        zinf_addends *sum = &sums->by[i];
         if (!sum->n)
             *sum = more->by[i];
         else if (more->by[i].n == 1 && more->by[i].first == sum->first + sum->n)

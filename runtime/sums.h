@@ -11,12 +11,12 @@
 
 #include "runtime/plan.h"
 
-typedef struct zinf_sum {
+typedef struct zinf_addends {
     uint32_t first, n; /* of contributions of n micro-batches, one after the other */
-} zinf_sum;
+} zinf_addends;
 
 typedef struct zinf_sums {
-    zinf_sum by[2]; /* operators, tokens */
+    zinf_addends by[2]; /* operators, tokens */
 } zinf_sums;
 
 /* What a unit's gradient must be the sum of after n micro-batches. */

@@ -75,6 +75,7 @@ static void the_planner_reads_what_was_measured(void)
     CHECK(!strcmp(cluster.nvme.paths[0], folder));
     CHECK(cluster.nvme.read > 1e3 && cluster.nvme.write > 1e3);
     CHECK(errors_contain("an update of states in storage reaches"));
+    CHECK(cluster.nvme.core > 0); /* 0: not measured */
     CHECK(cluster.nvme.latency > 0);
     CHECK(cluster.nvme.block_bytes % ZINF_PAGE == 0 && cluster.nvme.depth >= 1);
     /* nothing is left in the directory but what this test wrote */
