@@ -473,8 +473,11 @@ void zinf_executor_close(zinf_executor *executor)
         if (executor->lanes[q].started)
             pthread_join(executor->lanes[q].thread, NULL);
     zinf_transfer_close(executor);
-    for (uint32_t i = 0; i < executor->n_gemms; i++)
-        executor->kernels.gemm_destroy(executor->gemms[i].gemm);
+    for (uint64_t i = 0; i < executor->gemm_places; i++)
+        if (executor->gemms[i]) {
+            executor->kernels.gemm_destroy(executor->gemms[i]->gemm);
+            free(executor->gemms[i]);
+        }
     for (unsigned tier = ZINF_TIER_DEVICE; tier <= ZINF_TIER_HOST; tier++)
         executor->backend->arena_free((zinf_tier)tier, executor->arena[tier],
                                       executor->plan->machine.arena_bytes[tier]);

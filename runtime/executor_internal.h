@@ -34,7 +34,7 @@ typedef struct zinf_op {
 
 typedef struct zinf_shared_gemm {
     zinf_gemm_desc desc;
-    uint64_t scratch_bytes;
+    uint64_t scratch_bytes, hash;
     zinf_gemm *gemm;
 } zinf_shared_gemm;
 
@@ -91,8 +91,8 @@ struct zinf_executor {
     zinf_need *needs;     /* [n_waits] */
     uint32_t *order;      /* [n_instrs] instructions by segment, then queue, in program order */
     uint32_t *start;      /* [n_segments][N_QUEUES + 1] into order */
-    zinf_shared_gemm *gemms;
-    uint32_t n_gemms, gemm_capacity;
+    zinf_shared_gemm **gemms; /* [gemm_places], at their hash or behind it; NULL: free */
+    uint64_t n_gemms, gemm_places;
     double *frequencies;  /* [head_dim / 2] of the rotary positions, rope.h */
     int32_t *targets;     /* of the classifier: as many as the largest batch has tokens */
     zinf_sum *sums;       /* [n_sums + 1] in order of offset; the last only ends the one before */

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "runtime/executor_internal.h"
 #include "runtime/initial.h"
@@ -491,36 +492,65 @@ RUN(state)
 
 /* ---- preparation ---- */
 
+/* The place of an equal GEMM in the table, or the free one where it would be. */
+static zinf_shared_gemm **find_gemm(const zinf_executor *executor, const zinf_shared_gemm *wanted)
+{
+#define SAME(field) (x->desc.field == wanted->desc.field)
+    for (uint64_t i = wanted->hash;; i++) {
+        zinf_shared_gemm **at = &executor->gemms[i % executor->gemm_places], *x = *at;
+        if (!x || (SAME(m) && SAME(n) && SAME(k) && SAME(lda) && SAME(ldb) && SAME(ldc) &&
+                   SAME(ldr) && SAME(ab_dtype) && SAME(c_dtype) && SAME(trans_a) &&
+                   SAME(trans_b) && SAME(accumulate) && SAME(has_bias) && SAME(has_residual) &&
+                   x->scratch_bytes == wanted->scratch_bytes))
+            return at;
+    }
+#undef SAME
+}
+
+/* At most half of the table is in use. */
+static zinf_status grow_gemms(zinf_executor *executor, zinf_error *err)
+{
+    const uint64_t places = executor->gemm_places;
+    zinf_shared_gemm **old = executor->gemms;
+
+    if (2 * executor->n_gemms < places)
+        return ZINF_OK;
+    zinf_shared_gemm **more = calloc(places ? 2 * places : 64, sizeof *more);
+    if (!more)
+        return zinf_fail(err, ZINF_MACHINE, "out of memory for %" PRIu64 " GEMMs", places);
+    executor->gemms = more;
+    executor->gemm_places = places ? 2 * places : 64;
+    for (uint64_t i = 0; i < places; i++)
+        if (old[i])
+            *find_gemm(executor, old[i]) = old[i];
+    free(old);
+    return ZINF_OK;
+}
+
 /* A GEMM with this descriptor, shared with every instruction that has an equal one. */
 static zinf_status share_gemm(zinf_executor *executor, zinf_gemm_desc desc,
                               uint64_t scratch_bytes, zinf_gemm **ret_gemm, zinf_error *err)
 {
-#define SAME(field) (other->desc.field == desc.field)
-    for (uint32_t i = 0; i < executor->n_gemms; i++) {
-        const zinf_shared_gemm *other = &executor->gemms[i];
-        if (SAME(m) && SAME(n) && SAME(k) && SAME(lda) && SAME(ldb) && SAME(ldc) && SAME(ldr) &&
-            SAME(ab_dtype) && SAME(c_dtype) && SAME(trans_a) && SAME(trans_b) &&
-            SAME(accumulate) && SAME(has_bias) && SAME(has_residual) &&
-            other->scratch_bytes == scratch_bytes) {
-            *ret_gemm = other->gemm;
-            return ZINF_OK;
+    const int64_t sizes[] = {desc.m, desc.n, desc.k, desc.lda, desc.ldb, desc.ldc, desc.ldr};
+    const zinf_shared_gemm wanted = {desc, scratch_bytes, XXH3_64bits(sizes, sizeof sizes), NULL};
+
+    if (grow_gemms(executor, err))
+        return err->status;
+    zinf_shared_gemm **at = find_gemm(executor, &wanted);
+    if (!*at) {
+        zinf_shared_gemm *made = malloc(sizeof *made);
+        if (made)
+            *made = wanted;
+        if (!made || !(made->gemm = executor->kernels.gemm_create(&executor->kernels, &desc,
+                                                                  scratch_bytes))) {
+            free(made);
+            return zinf_fail(err, ZINF_MACHINE, "cannot prepare a GEMM of %" PRId64 " x %" PRId64
+                             " x %" PRId64 ": out of memory", desc.m, desc.n, desc.k);
         }
+        *at = made;
+        executor->n_gemms++;
     }
-#undef SAME
-    if (executor->n_gemms == executor->gemm_capacity) {
-        const uint32_t capacity = executor->gemm_capacity ? 2 * executor->gemm_capacity : 64;
-        zinf_shared_gemm *more = realloc(executor->gemms, capacity * sizeof *more);
-        if (!more)
-            return zinf_fail(err, ZINF_MACHINE, "out of memory for %" PRIu32 " GEMMs", capacity);
-        executor->gemms = more;
-        executor->gemm_capacity = capacity;
-    }
-    zinf_gemm *gemm = executor->kernels.gemm_create(&executor->kernels, &desc, scratch_bytes);
-    if (!gemm)
-        return zinf_fail(err, ZINF_MACHINE, "cannot prepare a GEMM of %" PRId64 " x %" PRId64
-                         " x %" PRId64 ": out of memory", desc.m, desc.n, desc.k);
-    executor->gemms[executor->n_gemms++] = (zinf_shared_gemm){desc, scratch_bytes, gemm};
-    *ret_gemm = gemm;
+    *ret_gemm = (*at)->gemm;
     return ZINF_OK;
 }
 
