@@ -1,8 +1,8 @@
 /* runtime/checker.c - the rules C1 to C8: each program is run once, symbolically, and what an
  * instruction reads must be the very value that the model's training step has in that place.
  *
- * plan_validate.c, plan_shapes.c, plan_content.c and written.c prove what tables and single
- * instructions say (C1, C2, C5, shapes, what a program must have); plan_model.h says which
+ * plan_validate.c, plan_shapes.c, plan_content.c, written.c and stated.c prove what tables and
+ * single instructions say (C1, C2, C5, shapes, what a program must have); plan_model.h says which
  * operators the model has, on which tensors, opcodes.h which value of it each operand is. So
  * every value has an exact name: the result of operator 7, its gradient, the parameters of unit 3;
  * of which micro-batch, or after how many updates; as the sum of which contributions (cell.h).
@@ -158,6 +158,21 @@ static bool claim(checker *c, const zinf_operand *o, uint64_t lo, uint64_t hi, z
     memset(made.readers, 0, sizeof made.readers);
     *(zinf_cell *)zinf_intervals_payload(map, i) = made;
     return true;
+}
+
+/* [lo, hi), if there is any, is named before it is touched: columns of tiles to come. */
+static bool reserve(checker *c, const zinf_operand *o, uint64_t lo, uint64_t hi, zinf_cell made)
+{
+    zinf_intervals *map = &c->maps[o->tier];
+
+    for (uint32_t i = lo < hi ? zinf_intervals_cut(map, lo, hi) : ZINF_NO_INTERVAL;
+         i != ZINF_NO_INTERVAL; i = zinf_intervals_next(map, i, hi), c->work++) {
+        zinf_cell *x = zinf_intervals_payload(map, i);
+        made.writer = x->writer;
+        memcpy(made.readers, x->readers, sizeof made.readers);
+        *x = made;
+    }
+    return !map->failed || no_memory(c);
 }
 
 /* The destination takes over what the source holds, piece by piece; ALLREDUCE makes a sum over
@@ -322,12 +337,14 @@ static bool write_operand(checker *c, uint32_t k)
 
     if (!expect(c, k, true, &made))
         return false;
-    if (letter == 'y') { /* all of the matrix counts as written */
+    if (letter == 'y') { /* columns, behind those of the tiles before */
+        const uint64_t element = zinf_dtype_bytes(o->dtype);
         zinf_cell before = made;
         before.rows = c->row;
         lo = made.origin;
-        hi = lo + ((o->rows - 1) * o->ld + c->model.ops[c->op].rows) * zinf_dtype_bytes(o->dtype);
-        if (c->row && !holds(c, "C4", o, lo, hi, &before))
+        if ((c->row && !holds(c, "C4", o, lo, hi - c->n_rows * element, &before)) ||
+            !reserve(c, o, hi, lo + ((o->rows - 1) * o->ld + c->model.ops[c->op].rows) * element,
+                     made))
             return false;
     } else if (strchr("YEn", letter) && adds != (c->row > 0)) {
         return refuse(c, "C4", 0, o, "must be begun by the first tile, and added to by the others");
