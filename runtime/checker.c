@@ -32,6 +32,7 @@
 #include "runtime/plan_content.h"
 #include "runtime/plan_model.h"
 #include "runtime/refusal.h"
+#include "runtime/stated.h"
 #include "runtime/written.h"
 
 /* Pieces of memory that are looked at for every visit, and so many more in all: models in up to 128
@@ -501,7 +502,7 @@ zinf_status zinf_plan_check(const zinf_plan *plan, zinf_error *err)
 
     for (uint32_t p = 0; ok && p < ZINF_N_PROGRAMS; p++)
         ok = check_program(&c, p);
-    ok = ok && !zinf_plan_check_written(plan, err);
+    ok = ok && !zinf_plan_check_written(plan, err) && !zinf_plan_check_stated(plan, err);
     for (int t = 0; t < ZINF_N_TIERS; t++)
         zinf_intervals_free(&c.maps[t]);
     zinf_plan_model_free(&c.model);

@@ -8,8 +8,7 @@
 
 /* After zinf_plan_validate. Nothing is written with a stride or over another operand (C3); what one
  * rank owns only that rank touches (C6); scalars are in their slots, each unit is made, loaded,
- * saved and updated once, batches and losses are those of the job (C7); the memory beside the
- * arenas is stated (C1). Linear in the plan. */
+ * saved and updated once, batches and losses are those of the job (C7). Linear in the plan. */
 zinf_status zinf_plan_check_content(const zinf_plan *plan, zinf_error *err);
 
 #endif

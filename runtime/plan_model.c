@@ -4,6 +4,7 @@
 #include "runtime/plan_model.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,21 +90,33 @@ static zinf_status add(zinf_plan_model *m, const model_row *row, uint64_t layer,
     const bool bias = row->op == 'b' || row->op == 'q', vector = row->cols == '1';
     const bool stacked = row->op == 's' || (row->op == 'q' && op->bias != ZINF_NONE);
     const zinf_init_kind init = !vector ? ZINF_INIT_NORMAL : bias ? ZINF_INIT_ZERO : ZINF_INIT_ONE;
+    /* GPT-2's: what adds to the residual stream begins smaller, the more blocks there are */
+    const double narrow = row->op == '+' && plan->model.family[0] == 'g'
+                              ? sqrt(2 * (double)plan->model.layers) : 1;
     char name[ZINF_NAME_BYTES];
 
     snprintf(name, sizeof name, row->name, layer);
     if (m->n_tensors == plan->n_tensors || strcmp(t->name, name) || t->rows != rows ||
         t->cols != cols || t->n_dims != (vector ? 1 : 2) || t->init != init ||
+        t->init_std != (vector ? 0 : 0.02 / narrow) ||
         t->stack_row != (stacked ? t[-1].stack_row + t[-1].rows : 0))
         return zinf_fail(err, ZINF_DOES_NOT_FIT, "C4: tensor %" PRIu32 " of this %s is \"%s\", [%"
-                         PRIu64 "][%" PRIu64 "], not what the plan states", m->n_tensors,
-                         plan->model.family, name, rows, cols);
+                         PRIu64 "][%" PRIu64 "], not what the plan states, or begins with other "
+                         "values", m->n_tensors, plan->model.family, name, rows, cols);
     op->rows += bias ? 0 : rows;
     if (!stacked)
         *(bias ? &op->bias : &op->weight) = m->n_tensors;
     m->n_params += rows * cols; /* each below 2^50 */
     m->n_tensors++;
     return ZINF_OK;
+}
+
+/* No 0 is divided by, no angle is infinite, and none stays where it was. */
+static bool are_defined(const zinf_model_info *m)
+{
+    return m->norm_eps > 0 && m->rope_theta >= 1 &&
+           (m->rope_factor == 0 || (m->rope_factor >= 1 && m->rope_original_context > 0 &&
+                                    m->rope_high_freq_factor > m->rope_low_freq_factor));
 }
 
 zinf_status zinf_plan_model_make(const zinf_plan *plan, zinf_plan_model *ret_model,
@@ -116,6 +129,11 @@ zinf_status zinf_plan_model_make(const zinf_plan *plan, zinf_plan_model *ret_mod
     if (!is_llama && strcmp(plan->model.family, "gpt2"))
         return zinf_fail(err, ZINF_DOES_NOT_FIT, "C4: no family of models is called \"%s\"",
                          plan->model.family);
+    if (is_llama && !are_defined(&plan->model))
+        return zinf_fail(err, ZINF_DOES_NOT_FIT, "C4: norms or rotary positions of this llama are "
+                         "not defined: norm_eps %g, rope_theta %g, factor %g, from %g to %g",
+                         plan->model.norm_eps, plan->model.rope_theta, plan->model.rope_factor,
+                         plan->model.rope_low_freq_factor, plan->model.rope_high_freq_factor);
     /* llama has three operators without a tensor of their own in a block, and stacks of three */
     *m = (zinf_plan_model){.plan = plan,
                            .ops = calloc(plan->n_tensors + (size_t)5, sizeof *m->ops),

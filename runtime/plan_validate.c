@@ -78,7 +78,7 @@ static zinf_status check_fixed(const zinf_plan *plan, zinf_error *err)
     const double below_1 = 1 - DBL_EPSILON / 2;
     const struct {
         const char *name;
-        double value, most;
+        double value, most; /* at least 0 */
     } real[] = {
         {"job.lr", job->lr, 10}, {"job.min_lr", job->min_lr, 10},
         {"job.beta1", job->beta1, below_1}, {"job.beta2", job->beta2, below_1},
@@ -86,6 +86,7 @@ static zinf_status check_fixed(const zinf_plan *plan, zinf_error *err)
         {"job.weight_decay", job->weight_decay, 10},
         {"predicted.step_s", plan->predicted.step_s, DBL_MAX},
         {"predicted.flops_per_step", plan->predicted.flops_per_step, DBL_MAX},
+        {"predicted.hardware_flops_per_step", plan->predicted.hardware_flops_per_step, DBL_MAX},
         {"predicted.peak_flops", plan->predicted.peak_flops, DBL_MAX},
         {"machine.storage_core", machine->storage_core, DBL_MAX},
         {"model.norm_eps", model->norm_eps, DBL_MAX},
@@ -99,6 +100,8 @@ static zinf_status check_fixed(const zinf_plan *plan, zinf_error *err)
         if (whole[i].value < whole[i].least || whole[i].value > whole[i].most)
             return REFUSE("%s is %" PRIu64 ", allowed are %" PRIu64 " to %" PRIu64,
                           whole[i].name, whole[i].value, whole[i].least, whole[i].most);
+    if (job->eps == 0)
+        return REFUSE("job.eps is 0: an update would divide 0 by 0 where a gradient is 0");
     if (decisions->optimizer_time == ZINF_IN_BACKWARD && job->clip > 0)
         return REFUSE("decisions.optimizer_time is in backward, and job.clip is %g: no unit may be "
                       "updated before the norm of all is known", job->clip);
@@ -456,17 +459,29 @@ static zinf_status check_wait(const zinf_plan *plan, uint32_t program_first, uin
     return ZINF_OK;
 }
 
-/* Instructions share no waits: else few bytes of a file could ask for endless work. */
-static zinf_status check_wait_counts(const zinf_plan *plan, zinf_error *err)
+/* Each wait is of one instruction: what it waits for depends on whose it is, and the executor keeps
+ * one count for each. So few bytes of a file cannot ask for endless work, either. */
+static zinf_status check_wait_owners(const zinf_plan *plan, zinf_error *err)
 {
-    uint64_t total = 0;
+    bool *owned = calloc(plan->n_waits + (size_t)1, sizeof *owned);
 
-    for (uint32_t i = 0; i < plan->n_instrs; i++)
-        total += plan->instrs[i].n_waits;
-    if (total > plan->n_waits)
-        return REFUSE("its instructions have %" PRIu64 " waits in all, the file %" PRIu32, total,
-                      plan->n_waits);
-    return ZINF_OK;
+    if (!owned)
+        return zinf_fail(err, ZINF_MACHINE, "out of memory checking %" PRIu32 " waits",
+                         plan->n_waits);
+    for (uint32_t i = 0; i < plan->n_instrs && !err->status; i++) {
+        const uint32_t n = plan->instrs[i].n_waits, first = plan->instrs[i].wait0;
+        if (first > plan->n_waits || n > plan->n_waits - first)
+            REFUSE("instruction %" PRIu32 " has waits %" PRIu32 " and %" PRIu32 " more of %" PRIu32,
+                   i, first, n, plan->n_waits);
+        for (uint32_t w = first; !err->status && w < first + n; w++) {
+            if (owned[w])
+                RULE("C5", "instruction %" PRIu32 " shares wait %" PRIu32 " with one before it", i,
+                     w);
+            owned[w] = true;
+        }
+    }
+    free(owned);
+    return err->status;
 }
 
 static zinf_status check_programs(const zinf_plan *plan, zinf_error *err)
@@ -508,9 +523,6 @@ static zinf_status check_programs(const zinf_plan *plan, zinf_error *err)
             for (uint32_t k = 0; k < segment->n_instrs; k++) {
                 const uint32_t index = segment->first_instr + k;
                 const zinf_instr *instr = &plan->instrs[index];
-                if (instr->wait0 > plan->n_waits || instr->n_waits > plan->n_waits - instr->wait0)
-                    return REFUSE(HERE "has waits %" PRIu32 " and %" PRIu32 " more of %" PRIu32,
-                                  HERE_ARGS, instr->wait0, instr->n_waits, plan->n_waits);
                 for (uint32_t w = 0; w < instr->n_waits; w++)
                     if (check_wait(plan, first, index, segment, &plan->waits[instr->wait0 + w],
                                    err))
@@ -524,7 +536,7 @@ static zinf_status check_programs(const zinf_plan *plan, zinf_error *err)
 zinf_status zinf_plan_validate(const zinf_plan *plan, zinf_error *err)
 {
     if (check_fixed(plan, err) || check_strings(plan, err) || check_units(plan, err) ||
-        check_wait_counts(plan, err))
+        check_wait_owners(plan, err))
         return err->status;
     return check_programs(plan, err);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "kernels/kernels.h"
+#include "tests/checker/restate.h"
 
 /* MINI_SCRATCH: what plan_shapes.c asks of GEMMs this small. */
 enum { MINI_TILE = MINI_V / MINI_TILES, CAP = 4096, MINI_SCRATCH = 4 * 2 * 256 + 262144 };
@@ -448,7 +449,8 @@ static void add_tensor(builder *b, const char *name, uint64_t rows, uint64_t col
 {
     zinf_tensor *t = &b->plan.tensors[b->plan.n_tensors++];
 
-    *t = (zinf_tensor){.rows = rows, .cols = cols, .n_dims = cols > 1 ? 2 : 1, .init = init};
+    *t = (zinf_tensor){.rows = rows, .cols = cols, .n_dims = cols > 1 ? 2 : 1, .init = init,
+                       .init_std = cols > 1 ? 0.02 : 0};
     snprintf(t->name, sizeof t->name, "%s", name);
     b->plan.model.n_params += rows * cols;
 }
@@ -483,7 +485,8 @@ static void add_unit(builder *b, const char *name, uint32_t tensor, uint32_t n, 
     p->n_units++;
 }
 
-#define ARRAYS(X) X(segments) X(instrs) X(operands) X(waits) X(tensors) X(units) X(parts) X(values)
+#define ARRAYS(X) X(segments) X(instrs) X(operands) X(waits) X(tensors) X(units) X(parts) X(values) \
+    X(items)
 
 zinf_plan mini_plan(const mini_options *options)
 {
@@ -504,7 +507,7 @@ zinf_plan mini_plan(const mini_options *options)
     p->model.head_dim = MINI_C;
     p->model.context = MINI_T;
     p->job = (zinf_job_info){.sequence = MINI_T, .precision = ZINF_BF16,
-                             .global_batch = MINI_B * options->accumulation};
+                             .global_batch = MINI_B * options->accumulation, .eps = 1};
     p->decisions = (zinf_decisions){.micro_batch = MINI_B, .accumulation = options->accumulation,
                                     .ranks = 1, .n_threads = 1, .io_depth = 1,
                                     .io_block_bytes = ZINF_PAGE};
@@ -529,9 +532,13 @@ zinf_plan mini_plan(const mini_options *options)
         emit_program(&b, (zinf_program_kind)k);
         p->programs[k].n_segments = p->n_segments - p->programs[k].first_segment;
     }
-    for (int t = 0; t < ZINF_N_TIERS; t++)
-        p->machine.capacity_bytes[t] = p->machine.arena_bytes[t];
     mini_add_waits(p);
+    p->decisions.tier[ZINF_CLASS_PARAM] = options->param;
+    p->decisions.tier[ZINF_CLASS_GRAD] = options->grad;
+    p->decisions.tier[ZINF_CLASS_OPTIMIZER] = options->optimizer;
+    restate(p);
+    p->machine.overhead_bytes[b.host] = 0; /* of no backend that there is */
+    memcpy(p->machine.capacity_bytes, p->machine.arena_bytes, sizeof p->machine.arena_bytes);
     return b.plan;
 }
 

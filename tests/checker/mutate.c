@@ -581,7 +581,7 @@ zinf_plan mutate_copy(const zinf_plan *plan)
         memcpy(made.field, plan->field, plan->n_##field * sizeof *made.field);
     X(segments, 1) X(instrs, MORE) X(operands, MORE * ZINF_MAX_OPERANDS)
     X(waits, MORE * (plan->n_instrs + 1)) X(tensors, 1)
-    X(units, 1) X(parts, 1) X(items, 1) X(values, 1) X(strings, 1)
+    X(units, 1) X(parts, 1) X(items, ZINF_N_TIERS) X(values, 1) X(strings, 1)
 #undef X
     return made;
 }

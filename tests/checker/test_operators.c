@@ -1027,7 +1027,7 @@ static void less_overhead_than_it_takes_is_refused(void)
     zinf_plan p = plan_of(1);
 
     p.machine.overhead_bytes[ZINF_TIER_DEVICE] = zinf_overhead_bytes(&p, false) - 1;
-    check_refused_whole(&p, "less memory is stated");
+    check_refused_whole(&p, "bytes are stated beside the device arena");
 }
 
 static void an_empty_program_is_refused(void)

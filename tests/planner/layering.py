@@ -17,11 +17,11 @@ FLAGS = ([] if os.uname().machine != "x86_64" else
           "-mavx512bf16", "-mamx-tile", "-mamx-bf16"])
 # The contract that the planner may see. initial.h, rate.h and params_hash.h are the runtime's.
 CONTRACT = {"runtime/" + h + ".h" for h in ("plan", "opcodes", "error", "timeline", "checker",
-                                         "files", "overhead", "hf_config")}
+                                         "files", "overhead", "moved", "hf_config")}
 CONTRACT |= {"kernels/dtype.h", "kernels/kernels.h"}
 # The checker, and what it alone uses.
 PROOF = {"checker", "plan_content", "plan_model", "cell", "sums", "clocks", "intervals", "written",
-         "refusal"}
+         "stated", "refusal"}
 
 
 def check(name, problems):
