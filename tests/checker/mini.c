@@ -485,8 +485,8 @@ static void add_unit(builder *b, const char *name, uint32_t tensor, uint32_t n, 
     p->n_units++;
 }
 
-#define ARRAYS(X) X(segments) X(instrs) X(operands) X(waits) X(tensors) X(units) X(parts) X(values) \
-    X(items)
+#define ARRAYS(X) X(segments) X(instrs) X(operands) X(waits) X(tensors) X(units) X(parts)  \
+    X(values) X(items)
 
 zinf_plan mini_plan(const mini_options *options)
 {

@@ -6,6 +6,7 @@
 
 #include "runtime/checker.h"
 #include "runtime/opcodes.h"
+#include "runtime/plan_shapes.h"
 #include "tests/bitwise/trainer.h"
 #include "tests/check.h"
 
@@ -114,8 +115,126 @@ static void each_broken_rule_is_named(void)
     }
 }
 
+/* ---- each operand of each opcode by itself ---- */
+
+static const struct {
+    const trainer_model *model;
+    unsigned ranks;
+    const char *sets;
+} plans[] = {
+    {&gpt2, 1, "tiles=2 tier.param=nvme tier.grad=host tier.optimizer=host"},
+    {&gpt2, 1, "tiles=1 optimizer_time=forward tier.param=host tier.grad=host tier.optimizer=host"},
+    {&llama, 1, "tiles=1 tiles.vocab=2 tier.param=host tier.grad=device tier.optimizer=host"},
+    {&llama, 2, "tiles=2 partitioning=bandwidth tier.param=host tier.grad=host "
+                "tier.optimizer=nvme"},
+    {&gpt2, 2, "tiles=1 partitioning=owner tier.param=host tier.grad=host tier.optimizer=host"},
+};
+
+typedef enum change { OTHER_TYPE, MORE_ROWS, MORE_COLS, MORE_LD, N_CHANGES } change;
+
+/* False: there is no other type of that size, or no second row. */
+static bool make(zinf_operand *o, change how, bool direct)
+{
+    const uint64_t element = zinf_dtype_bytes(o->dtype);
+    const uint64_t more = direct ? ZINF_PAGE / element : 1;
+
+    switch (how) {
+    case OTHER_TYPE:
+        o->dtype = o->dtype == ZINF_F32 ? ZINF_I32 : o->dtype == ZINF_I32 ? ZINF_F32
+                   : o->dtype == ZINF_BF16 ? ZINF_F16 : o->dtype;
+        return o->dtype != ZINF_F64;
+    case MORE_ROWS:
+        o->rows += more;
+        break;
+    case MORE_COLS:
+        o->cols += more;
+        o->ld += more;
+        break;
+    default:
+        o->ld += more;
+        if (o->rows == 1)
+            return false;
+    }
+    o->bytes = ((o->rows - 1) * o->ld + o->cols) * element;
+    return true;
+}
+
+/* What shapes leave open: how far rows of columns are apart, and what has no partner in its own
+ * instruction. plan_content.c and the checker do not (test_mutations). */
+static bool is_open(const zinf_instr *instr, uint32_t slot, change how)
+{
+    const bool scratch = zinf_opcode_get(instr->opcode)->access[slot] == 's';
+
+    if (scratch) /* logits have a shape, the rest is bytes */
+        return how == MORE_LD || (how == OTHER_TYPE && slot + 1 == instr->n_operands);
+    switch (instr->opcode) {
+    case ZINF_OP_UPLOAD:
+    case ZINF_OP_DOWNLOAD:
+    case ZINF_OP_READ:
+    case ZINF_OP_WRITE:
+        return how == OTHER_TYPE;
+    case ZINF_OP_ZERO:
+        return true;
+    case ZINF_OP_BATCH:
+    case ZINF_OP_LOSS:
+        return slot == 0 && how == MORE_ROWS;
+    case ZINF_OP_SUM_OF_SQUARES:
+    case ZINF_OP_CLIP:
+        return slot == 0 && how != OTHER_TYPE;
+    case ZINF_OP_EMBEDDING_FORWARD:
+        return slot == 1 && how == MORE_ROWS;
+    case ZINF_OP_EMBEDDING_BACKWARD:
+        return slot == 2 && how == MORE_ROWS;
+    case ZINF_OP_LINEAR_FORWARD:
+        return (slot == 3 || slot == 4) && how == MORE_LD;
+    case ZINF_OP_LINEAR_BACKWARD_INPUT:
+    case ZINF_OP_LINEAR_BACKWARD_WEIGHT:
+        return slot == 0 && how == MORE_LD;
+    default:
+        return false;
+    }
+}
+
+static void an_operand_of_another_shape_or_type_is_refused(void)
+{
+    bool seen[ZINF_N_OPCODES][ZINF_MAX_OPERANDS] = {{false}};
+
+    for (size_t k = 0; k < sizeof plans / sizeof *plans; k++) {
+        zinf_plan p = {0};
+        zinf_error err = {0};
+        char sets[300];
+        snprintf(sets, sizeof sets, "threads=1 checkpoint_interval=1 micro_batch=1 %s",
+                 plans[k].sets);
+        CHECK_MESSAGE(!trainer_plan_ranks(plans[k].model, false, plans[k].ranks, sets, &p, &err),
+                      "%s", err.text);
+        for (uint32_t i = 0; i < p.n_instrs; i++) {
+            const unsigned opcode = p.instrs[i].opcode;
+            const bool direct = opcode == ZINF_OP_READ || opcode == ZINF_OP_WRITE;
+            for (uint32_t slot = 0; slot < p.instrs[i].n_operands; slot++) {
+                zinf_operand *o = operand(&p, i, slot), good = *o;
+                for (change how = 0; how < N_CHANGES && !seen[opcode][slot]; how++) {
+                    memset(&err, 0, sizeof err);
+                    if (o->bytes && !is_open(&p.instrs[i], slot, how) && make(o, how, direct))
+                        CHECK_MESSAGE(zinf_plan_check_shapes(&p, i, &err) == ZINF_DOES_NOT_FIT,
+                                      "%s, operand %u, change %u", zinf_opcode_get(opcode)->name,
+                                      slot, how);
+                    *o = good;
+                }
+                seen[opcode][slot] |= good.bytes > 0;
+            }
+        }
+        zinf_plan_free(&p);
+    }
+    for (unsigned opcode = 0; opcode < ZINF_N_OPCODES; opcode++)
+        for (uint32_t slot = 0; zinf_opcode_get(opcode)->access[slot]; slot++)
+            CHECK_MESSAGE(seen[opcode][slot] || opcode == ZINF_OP_COPY,
+                          "operand %u of %s was not looked at", slot,
+                          zinf_opcode_get(opcode)->name);
+}
+
 int main(void)
 {
     RUN(each_broken_rule_is_named);
+    RUN(an_operand_of_another_shape_or_type_is_refused);
     return check_finish();
 }
