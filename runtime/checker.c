@@ -176,8 +176,8 @@ static bool reserve(checker *c, const zinf_operand *o, uint64_t lo, uint64_t hi,
     return !map->failed || no_memory(c);
 }
 
-/* The destination takes over what the source holds, piece by piece; ALLREDUCE makes a sum over
- * ranks of the part of one. */
+/* The destination takes over what the source holds, piece by piece: of the value at its beginning,
+ * or zeros; what else is there is of no use. ALLREDUCE makes a sum over ranks of the part of one. */
 static bool copy(checker *c)
 {
     const zinf_operand *from = &c->o[0], *to = &c->o[1];
@@ -192,7 +192,8 @@ static bool copy(checker *c)
         const uint64_t at = zinf_intervals_lo(map, i), hi = zinf_intervals_hi(map, i);
         zinf_cell x = *(zinf_cell *)zinf_intervals_payload(map, i);
         c->work++;
-        const bool known = x.what && x.value == from->value && x.rows == 0;
+        const bool known = x.what && x.value == from->value && x.rows == 0 &&
+                           (sums || x.what == ZINF_VALUE_ZEROS || x.origin == c->seen[0].origin);
         if (sums ? !known || (x.what != ZINF_VALUE_LOSS_PART && x.what != ZINF_VALUE_SQUARES_PART)
                  : at == lo && !known)
             return refuse(c, sums ? "C7" : "C4", x.writer, from, "holds nothing that this moves");
@@ -331,7 +332,7 @@ static bool write_operand(checker *c, uint32_t k)
     const bool adds = zinf_operand_access(c->instr, k).reads;
     const zinf_operand *o = &c->o[k];
     const char letter = c->letters[k];
-    uint64_t lo = here(c, o), hi = lo + o->bytes;
+    uint64_t lo = here(c, o), hi = lo + o->bytes, end = hi;
     zinf_sums more = {0};
     const char *wrong;
     zinf_cell made;
@@ -343,9 +344,8 @@ static bool write_operand(checker *c, uint32_t k)
         zinf_cell before = made;
         before.rows = c->row;
         lo = made.origin;
-        if ((c->row && !holds(c, "C4", o, lo, hi - c->n_rows * element, &before)) ||
-            !reserve(c, o, hi, lo + ((o->rows - 1) * o->ld + c->model.ops[c->op].rows) * element,
-                     made))
+        end = lo + ((o->rows - 1) * o->ld + c->model.ops[c->op].rows) * element;
+        if (c->row && !holds(c, "C4", o, lo, hi - c->n_rows * element, &before))
             return false;
     } else if (strchr("YEn", letter) && adds != (c->row > 0)) {
         return refuse(c, "C4", 0, o, "must be begun by the first tile, and added to by the others");
@@ -362,7 +362,7 @@ static bool write_operand(checker *c, uint32_t k)
     wrong = zinf_sums_add(c->plan, of_unit ? made.of : ZINF_NONE, &more, !adds, &made.sums);
     if (wrong)
         return refuse(c, "C7", c->seen[k].writer, o, wrong);
-    return claim(c, o, lo, hi, made);
+    return reserve(c, o, hi, end, made) && claim(c, o, lo, hi, made);
 }
 
 /* ---- running a program ---- */
