@@ -42,7 +42,7 @@ static zinf_status check_overlap(const zinf_plan *plan, uint32_t index, uint64_t
                 return RULE("C3", HERE "operand %u, which is written, overlaps operand %u",
                             HERE_ARGS, a, b);
     }
-    if (in_place && o[0].offset != o[1].offset)
+    if (in_place && (o[0].tier != o[1].tier || o[0].offset != o[1].offset || o[0].stride))
         return RULE("C6", HERE "it works in place, its two operands are two places", HERE_ARGS);
     return ZINF_OK;
 }

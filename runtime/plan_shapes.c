@@ -283,10 +283,6 @@ static zinf_status check_meaning(const zinf_plan *plan, uint32_t index,
             wrong = "its rows are no whole sequences";
         else if (instr->attr[1] > 1)
             wrong = "attr1, whether it turns back, is neither 0 nor 1";
-        else if (operands[0].tier != operands[1].tier ||
-                 operands[0].offset != operands[1].offset ||
-                 operands[0].stride != operands[1].stride)
-            wrong = "it works in place, its two operands are two places";
         break;
     case ZINF_OP_ATTENTION_FORWARD:
     case ZINF_OP_ATTENTION_BACKWARD:

@@ -148,6 +148,12 @@ static void uncovered(zinf_plan *p) { p->parts[0].first_row = 1; p->parts[0].n_r
 static void beyond_tensor(zinf_plan *p) { p->parts[0].n_rows = UINT64_MAX; }
 static void open_string(zinf_plan *p) { p->strings[p->n_strings - 1] = 'x'; }
 static void open_name(zinf_plan *p) { memset(p->units[0].name, 'x', ZINF_NAME_BYTES); }
+static void open_tensor(zinf_plan *p) { memset(p->tensors[0].name, 'x', ZINF_NAME_BYTES); }
+static void open_cluster(zinf_plan *p)
+{
+    memset(p->machine.cluster, 'x', sizeof p->machine.cluster);
+}
+static void early_with_clip(zinf_plan *p) { p->decisions.optimizer_time = ZINF_IN_BACKWARD; }
 static void nan_cost(zinf_plan *p) { p->instrs[0].cost_ns = 0.0 / 0.0; }
 static void huge_lr(zinf_plan *p) { p->job.lr = 1e308; }
 static void beta_of_1(zinf_plan *p) { p->job.beta2 = 1; }
@@ -188,7 +194,7 @@ static void each_broken_rule_is_named(void)
     } cases[] = {
         {"out_of_arena", out_of_arena, "ends beyond the nvme arena"},
         {"huge_stride", huge_stride, "ends beyond"},
-        {"wrong_bytes", wrong_bytes, "bytes"},
+        {"wrong_bytes", wrong_bytes, "are not"},
         {"unaligned", unaligned, "multiples of 4096"},
         {"wrong_tier", wrong_tier, "does not reach"},
         {"wrong_dtype", wrong_dtype, "element type"},
@@ -209,6 +215,9 @@ static void each_broken_rule_is_named(void)
         {"beyond_tensor", beyond_tensor, "rows beyond tensor"},
         {"open_string", open_string, "NUL"},
         {"open_name", open_name, "does not end"},
+        {"open_tensor", open_tensor, "the name of tensor 0 does not end"},
+        {"open_cluster", open_cluster, "a name does not end"},
+        {"early_with_clip", early_with_clip, "no unit may be updated before the norm"},
         {"nan_cost", nan_cost, "costs"},
         {"huge_lr", huge_lr, "job.lr is 1e+308, it must be a number from 0 to 10"},
         {"beta_of_1", beta_of_1, "job.beta2 is 1"},
