@@ -36,8 +36,9 @@
 #include "runtime/written.h"
 
 /* Pieces of memory that are looked at for every visit, and so many more in all: models in up to 128
- * tiles take 40. What needs more is refused, not waited for. */
-enum { EACH_WORK = 96, LEAST_WORK = 1 << 19 };
+ * tiles take 40. What needs more is refused, not waited for. Pieces that there are, beyond half of
+ * the instructions: so they take less memory than the executor's tables, which the plan states. */
+enum { EACH_WORK = 96, LEAST_WORK = 1 << 19, LEAST_PIECES = 1 << 13 };
 
 typedef struct checker {
     const zinf_plan *plan;
@@ -130,9 +131,11 @@ static bool holds(checker *c, const char *rule, const zinf_operand *o, uint64_t 
     return !map->failed || no_memory(c);
 }
 
-/* [lo, hi) becomes one cell, after everything that was there. C6: what one rank does alone makes
+/* [lo, hi) becomes one cell, after everything that was there; from there to end, where nothing is
+ * touched yet, columns of tiles to come are named. C6: what one rank does alone makes
  * what that rank has of the unit, and nothing else but a sum over ranks does. */
-static bool claim(checker *c, const zinf_operand *o, uint64_t lo, uint64_t hi, zinf_cell made)
+static bool claim(checker *c, const zinf_operand *o, uint64_t lo, uint64_t hi, uint64_t end,
+                  zinf_cell made)
 {
     const bool alone = c->index != ZINF_NONE && o->tier != ZINF_TIER_SCALAR &&
                        zinf_instr_owner(c->plan, c->instr) != ZINF_NONE;
@@ -158,16 +161,8 @@ static bool claim(checker *c, const zinf_operand *o, uint64_t lo, uint64_t hi, z
     made.writer = c->clocks.now;
     memset(made.readers, 0, sizeof made.readers);
     *(zinf_cell *)zinf_intervals_payload(map, i) = made;
-    return true;
-}
-
-/* [lo, hi), if there is any, is named before it is touched: columns of tiles to come. */
-static bool reserve(checker *c, const zinf_operand *o, uint64_t lo, uint64_t hi, zinf_cell made)
-{
-    zinf_intervals *map = &c->maps[o->tier];
-
-    for (uint32_t i = lo < hi ? zinf_intervals_cut(map, lo, hi) : ZINF_NO_INTERVAL;
-         i != ZINF_NO_INTERVAL; i = zinf_intervals_next(map, i, hi), c->work++) {
+    for (i = hi < end ? zinf_intervals_cut(map, hi, end) : ZINF_NO_INTERVAL;
+         i != ZINF_NO_INTERVAL; i = zinf_intervals_next(map, i, end), c->work++) {
         zinf_cell *x = zinf_intervals_payload(map, i);
         made.writer = x->writer;
         memcpy(made.readers, x->readers, sizeof made.readers);
@@ -201,7 +196,7 @@ static bool copy(checker *c)
             return false;
         x.what = known ? x.what - sums : ZINF_VALUE_NOTHING; /* _PART no more */
         x.origin += shift;
-        if (!claim(c, to, at + shift, hi + shift, x))
+        if (!claim(c, to, at + shift, hi + shift, 0, x))
             return false;
     }
     return !map->failed || no_memory(c);
@@ -342,8 +337,7 @@ static bool write_operand(checker *c, uint32_t k)
     if (letter == 'y') { /* columns, behind those of the tiles before */
         const uint64_t element = zinf_dtype_bytes(o->dtype);
         zinf_cell before = made;
-        before.rows = c->row;
-        lo = made.origin;
+        before.rows = c->row, lo = made.origin;
         end = lo + ((o->rows - 1) * o->ld + c->model.ops[c->op].rows) * element;
         if (c->row && !holds(c, "C4", o, lo, hi - c->n_rows * element, &before))
             return false;
@@ -362,7 +356,7 @@ static bool write_operand(checker *c, uint32_t k)
     wrong = zinf_sums_add(c->plan, of_unit ? made.of : ZINF_NONE, &more, !adds, &made.sums);
     if (wrong)
         return refuse(c, "C7", c->seen[k].writer, o, wrong);
-    return reserve(c, o, hi, end, made) && claim(c, o, lo, hi, made);
+    return claim(c, o, lo, hi, end, made);
 }
 
 /* ---- running a program ---- */
@@ -371,6 +365,7 @@ static bool run(checker *c)
 {
     const zinf_instr *instr = &c->plan->instrs[c->index];
     const char *links = zinf_instr_links(instr);
+    uint64_t n_pieces = 0;
 
     c->instr = instr;
     c->o = &c->plan->operands[instr->operand0];
@@ -379,12 +374,9 @@ static bool run(checker *c)
     for (uint32_t k = 0; k < instr->n_operands; k++) {
         const zinf_operand *o = &c->o[k];
         const bool used = k == 0 || zinf_operand_access(instr, k).writes || links[k + 1] == 'S';
-        const uint32_t i = o->bytes == 0 || links[k + 1] == '.' || !used ? ZINF_NO_INTERVAL
-                               : zinf_intervals_cut(&c->maps[o->tier], here(c, o),
-                                                    here(c, o) + o->bytes);
         c->seen[k] = (zinf_cell){0};
-        if (i != ZINF_NO_INTERVAL)
-            c->seen[k] = *(zinf_cell *)zinf_intervals_payload(&c->maps[o->tier], i);
+        if (o->bytes && links[k + 1] != '.' && used)
+            c->seen[k] = *(zinf_cell *)zinf_intervals_at(&c->maps[o->tier], here(c, o));
     }
     if (*links != '-' && !find_operator(c, *links))
         return false;
@@ -412,7 +404,9 @@ static bool run(checker *c)
     for (uint32_t k = 0; k < instr->n_operands && links[1] != '#'; k++)
         if (c->o[k].bytes && zinf_operand_access(instr, k).writes && !write_operand(c, k))
             return false;
-    return c->work <= c->most_work ||
+    for (int t = 0; t < ZINF_N_TIERS; t++)
+        n_pieces += c->maps[t].n;
+    return (c->work <= c->most_work && n_pieces <= LEAST_PIECES + c->plan->n_instrs / 2) ||
            refuse(c, "C3", 0, NULL, "accesses are in too many pieces to be proved");
 }
 
@@ -443,7 +437,7 @@ static bool states(checker *c, bool leaves)
         }
         if (o.bytes && (c->late || !late) && (leaves || !c->fills) &&
             !(leaves ? holds(c, "C8", &o, o.offset, o.offset + o.bytes, &x)
-                     : claim(c, &o, o.offset, o.offset + o.bytes, x)))
+                     : claim(c, &o, o.offset, o.offset + o.bytes, 0, x)))
             return false;
     }
     return true;

@@ -100,6 +100,13 @@ static uint32_t find(const zinf_intervals *map, uint64_t addr, uint32_t path[HEI
     return i;
 }
 
+void *zinf_intervals_at(const zinf_intervals *map, uint64_t addr)
+{
+    uint32_t path[HEIGHT];
+
+    return zinf_intervals_payload(map, find(map, addr, path));
+}
+
 /* The interval that begins at addr, made if need be. */
 static uint32_t begin(zinf_intervals *map, uint64_t addr)
 {

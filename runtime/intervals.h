@@ -34,6 +34,8 @@ uint32_t zinf_intervals_next(const zinf_intervals *map, uint32_t i, uint64_t hi)
 /* cut, then all of [lo, hi) becomes one interval with the first one's payload. */
 uint32_t zinf_intervals_merge(zinf_intervals *map, uint64_t lo, uint64_t hi);
 
+/* Of the interval that holds addr. */
+void *zinf_intervals_at(const zinf_intervals *map, uint64_t addr);
 void *zinf_intervals_payload(const zinf_intervals *map, uint32_t i);
 uint64_t zinf_intervals_lo(const zinf_intervals *map, uint32_t i);
 uint64_t zinf_intervals_hi(const zinf_intervals *map, uint32_t i);

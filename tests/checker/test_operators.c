@@ -653,6 +653,19 @@ static void what_one_rank_has_moved_by_all_is_refused(void)
     check_refused(&p, "C6", copy, "is one rank's, but all ranks do this");
 }
 
+/* A checkpoint is every rank's own: the others would keep none. */
+static void what_all_ranks_have_moved_by_one_is_refused(void)
+{
+    zinf_plan p = plan_with(2, "threads=1 micro_batch=1 checkpoint_interval=1 partitioning=owner "
+                               "tier.param=device tier.grad=device tier.optimizer=device "
+                               "tier.checkpoint=nvme");
+    const uint32_t i = STEP(WRITE, 0);
+
+    CHECK(p.instrs[i].unit == ZINF_NONE);
+    p.instrs[i].unit = 0;
+    check_refused(&p, "C6", i, "is not the unit's for which one rank does this");
+}
+
 /* The gradient's bits depend on how many tokens a product is over. */
 static void other_chunks_of_tokens_are_refused(void)
 {
@@ -1157,6 +1170,7 @@ int main(void)
     RUN(contributions_in_another_order_are_refused);
     RUN(a_page_that_was_never_written_is_refused);
     RUN(what_one_rank_has_moved_by_all_is_refused);
+    RUN(what_all_ranks_have_moved_by_one_is_refused);
     RUN(other_chunks_of_tokens_are_refused);
     RUN(what_one_rank_owns_used_by_all_is_refused);
     RUN(a_sum_over_ranks_to_another_place_is_refused);

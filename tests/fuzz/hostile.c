@@ -11,10 +11,10 @@
 
 #include "runtime/checker.h"
 #include "runtime/data.h"
-#include "runtime/overhead.h"
 #include "runtime/timeline.h"
 #include "tests/check.h"
 #include "tests/checker/mini.h"
+#include "tests/checker/restate.h"
 #include "tests/fuzz/plan_file.h"
 #include "tests/fuzz/scratch.h"
 
@@ -277,10 +277,7 @@ static void finish(zinf_plan *p, uint32_t first)
         p->segments[p->n_segments++] =
             (zinf_segment){.first_instr = first, .n_instrs = p->n_instrs - first, .count = 1};
     flush->n_segments = p->n_segments - flush->first_segment;
-    for (int t = ZINF_TIER_DEVICE; t <= ZINF_TIER_HOST; t++) {
-        p->machine.overhead_bytes[t] = zinf_overhead_bytes(p, true);
-        p->machine.capacity_bytes[t] = UINT64_MAX;
-    }
+    restate(p);
 }
 
 static void waits_shared_by_many_are_refused(void)
@@ -299,7 +296,7 @@ static void waits_shared_by_many_are_refused(void)
     }
     p.n_waits = wait0 + N;
     finish(&p, first);
-    judge_plan(&p, ZINF_DOES_NOT_FIT, "waits in all");
+    judge_plan(&p, ZINF_DOES_NOT_FIT, "shares wait");
 }
 
 static void many_waits_of_one_instruction_are_simulated_once(void)
@@ -309,10 +306,10 @@ static void many_waits_of_one_instruction_are_simulated_once(void)
     const uint32_t first = p.n_instrs;
 
     for (uint32_t i = 0; i < N; i++) {
-        zero(&p, ZINF_QUEUE_COMPUTE, 0, 64ull * i, 0);
+        zero(&p, ZINF_QUEUE_COMPUTE, 0, 0, 0);
         p.waits[p.n_waits + i] = (zinf_wait){first + i, 0};
     }
-    zero(&p, ZINF_QUEUE_UPDATE, N, 1 << 30, 1);
+    zero(&p, ZINF_QUEUE_UPDATE, N, 1 << 20, 1);
     finish(&p, first);
     judge_plan(&p, ZINF_OK, "");
 }
@@ -326,7 +323,7 @@ static void many_segments_are_checked_in_time(void)
     for (uint32_t i = 0; i < N; i++) {
         if (i > 0)
             p.waits[p.n_waits] = (zinf_wait){first, 0};
-        zero(&p, i ? ZINF_QUEUE_UPDATE : ZINF_QUEUE_COMPUTE, i > 0, 64ull * i, 0);
+        zero(&p, i ? ZINF_QUEUE_UPDATE : ZINF_QUEUE_COMPUTE, i > 0, 0, 0);
         p.segments[p.n_segments++] =
             (zinf_segment){.first_instr = first + i, .n_instrs = 1, .count = 1};
     }
@@ -374,17 +371,30 @@ static void a_unit_of_many_parts_is_checked_in_time(void)
 
 static void many_reads_of_many_pieces_are_refused(void)
 {
-    enum { N = 20000 };
+    enum { N = 20000, PIECES = 8000 };
     zinf_plan p = blank(2 * N, 3 * N, 0);
     const uint32_t first = p.n_instrs;
 
-    for (uint32_t i = 0; i < N; i++)
+    for (uint32_t i = 0; i < PIECES; i++)
         zero(&p, ZINF_QUEUE_COMPUTE, 0, 64ull * i, 2);
     for (uint32_t i = 0; i < N; i++) {
         add(&p, ZINF_OP_COPY, ZINF_QUEUE_COMPUTE, 0, ZINF_NONE);
-        matrix(&p, 0, 1, 16ull * N, 16ull * N, 2);
-        matrix(&p, 1ull << 40, 1, 16ull * N, 16ull * N, 2);
+        matrix(&p, 0, 1, 16ull * PIECES, 16ull * PIECES, 2);
+        matrix(&p, 1ull << 40, 1, 16ull * PIECES, 16ull * PIECES, 2);
     }
+    finish(&p, first);
+    judge_plan(&p, ZINF_DOES_NOT_FIT, "too many pieces");
+}
+
+/* The checker's memory would be more than the plan states that zinf-run takes. */
+static void a_plan_in_more_pieces_than_it_has_room_for_is_refused(void)
+{
+    enum { N = 100000 };
+    zinf_plan p = blank(N, N, 0);
+    const uint32_t first = p.n_instrs;
+
+    for (uint32_t i = 0; i < N; i++)
+        zero(&p, ZINF_QUEUE_COMPUTE, 0, 128ull * i, 2);
     finish(&p, first);
     judge_plan(&p, ZINF_DOES_NOT_FIT, "too many pieces");
 }
@@ -468,6 +478,7 @@ int main(void)
     RUN(long_loops_and_those_that_write_with_a_stride_are_refused);
     RUN(a_unit_of_many_parts_is_checked_in_time);
     RUN(many_reads_of_many_pieces_are_refused);
+    RUN(a_plan_in_more_pieces_than_it_has_room_for_is_refused);
     RUN(a_matrix_cut_into_columns_and_rows_is_refused);
     RUN(a_sparse_plan_of_a_terabyte_is_refused);
     RUN(a_text_of_2_to_the_63_bytes_is_refused);
