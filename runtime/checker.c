@@ -172,7 +172,7 @@ static bool claim(checker *c, const zinf_operand *o, uint64_t lo, uint64_t hi, u
 }
 
 /* The destination takes over what the source holds, piece by piece: of the value at its beginning,
- * or zeros; what else is there is of no use. ALLREDUCE makes a sum over ranks of the part of one. */
+ * or zeros; what else is there is of no use. ALLREDUCE makes a sum over ranks of one's part. */
 static bool copy(checker *c)
 {
     const zinf_operand *from = &c->o[0], *to = &c->o[1];

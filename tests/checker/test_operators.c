@@ -7,7 +7,6 @@
 #include "kernels/kernels.h"
 #include "runtime/checker.h"
 #include "runtime/opcodes.h"
-#include "runtime/overhead.h"
 #include "tests/bitwise/trainer.h"
 #include "tests/check.h"
 #include "tests/checker/mutate.h"
@@ -1035,14 +1034,6 @@ static void values_without_a_meaning_are_refused(void)
     check_refused_whole(&p, "job.precision is 2");
 }
 
-static void less_overhead_than_it_takes_is_refused(void)
-{
-    zinf_plan p = plan_of(1);
-
-    p.machine.overhead_bytes[ZINF_TIER_DEVICE] = zinf_overhead_bytes(&p, false) - 1;
-    check_refused_whole(&p, "bytes are stated beside the device arena");
-}
-
 static void an_empty_program_is_refused(void)
 {
     static const struct {
@@ -1199,7 +1190,6 @@ int main(void)
     RUN(one_name_for_two_tensors_is_refused);
     RUN(another_number_of_parameters_is_refused);
     RUN(another_global_batch_is_refused);
-    RUN(less_overhead_than_it_takes_is_refused);
     RUN(an_empty_program_is_refused);
     RUN(a_step_that_leaves_no_norm_is_refused);
     RUN(a_norm_in_another_program_is_refused);

@@ -123,6 +123,7 @@ static void large_table(zinf_plan *p) { p->machine.arena_bytes[ZINF_TIER_SCALAR]
 static void short_bill(zinf_plan *p) { p->items[0].bytes--; }
 static void endless_bill(zinf_plan *p) { p->items[0].bytes = p->items[1].bytes = UINT64_MAX; }
 static void more_beside(zinf_plan *p) { p->machine.overhead_bytes[ZINF_TIER_HOST]++; }
+static void less_beside(zinf_plan *p) { p->machine.overhead_bytes[ZINF_TIER_HOST]--; }
 static void beside_another(zinf_plan *p) { p->machine.overhead_bytes[ZINF_TIER_DEVICE] = 1; }
 static void fewer_reads(zinf_plan *p) { p->predicted.moved_bytes[ZINF_QUEUE_READ]--; }
 static void fewer_sent(zinf_plan *p) { p->predicted.moved_bytes[ZINF_QUEUE_COLLECTIVE]--; }
@@ -195,6 +196,7 @@ static const struct {
     {&gpt2, 1, short_bill, "C1: the memory bill of tier"},
     {&gpt2, 1, endless_bill, "more than 64 bits"},
     {&gpt2, 1, more_beside, "bytes are stated beside the host arena"},
+    {&gpt2, 1, less_beside, "bytes are stated beside the host arena"},
     {&gpt2, 1, beside_another, "C1: 1 bytes are stated beside the device arena"},
     {&gpt2, 1, fewer_reads, "on queue read"},
     {&gpt2, 2, fewer_sent, "on queue collective"},
