@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/lower.h"
+
 enum { HIDDEN = 768, FFN = 3072, VOCAB = 50257, LAYERS = 12, HEADS = 12, HEAD_DIM = 64 };
 
 typedef struct peak {
@@ -78,19 +80,20 @@ static const char *const kinds[N_KINDS] = {"forward", "input grad", "weight grad
 static zinf_gemm_desc describe(const linear *l, int kind, int64_t tokens)
 {
     const bool logits = l->out == VOCAB;
+    const int64_t ld = logits ? (int64_t)zinf_scores_ld(VOCAB) : l->out;
     zinf_gemm_desc d = {.ab_dtype = ZINF_BF16, .c_dtype = ZINF_BF16};
 
     if (kind == 0) {
         d.m = tokens, d.n = l->out, d.k = l->in, d.trans_b = true;
-        d.lda = d.ldb = l->in, d.ldc = d.ldr = l->out;
+        d.lda = d.ldb = l->in, d.ldc = d.ldr = ld;
         d.has_bias = l->has_bias, d.has_residual = l->has_residual;
         d.c_dtype = logits ? ZINF_F32 : ZINF_BF16;
     } else if (kind == 1) {
         d.m = tokens, d.n = l->in, d.k = l->out;
-        d.lda = l->out, d.ldb = d.ldc = l->in;
+        d.lda = ld, d.ldb = d.ldc = l->in;
     } else {
         d.m = l->out, d.n = l->in, d.k = tokens, d.trans_a = true;
-        d.lda = l->out, d.ldb = d.ldc = l->in;
+        d.lda = ld, d.ldb = d.ldc = l->in;
         d.c_dtype = ZINF_F32;
         d.accumulate = logits; /* chunks after the first */
     }
@@ -102,7 +105,7 @@ static void gemm_at(const bench_options *options, int64_t tokens)
     static bench_cases all;
     static call calls[N_LINEARS * N_KINDS];
     double times[N_LINEARS * N_KINDS];
-    const int64_t most = (int64_t)VOCAB * HIDDEN;
+    const int64_t logits = CHUNK * (int64_t)zinf_scores_ld(VOCAB); /* more than the others */
     zinf_kernels table;
     const char *unit;
     peak bound;
@@ -111,9 +114,10 @@ static void gemm_at(const bench_options *options, int64_t tokens)
     all.n = 0;
     add_peak(&all, &bound, options, &unit);
     zinf_kernels_cpu(&table, ZINF_BF16, options->n_threads, ZINF_N_CPU_LEVELS - 1);
-    void *x = bench_memory(ZINF_BF16, (int64_t)CHUNK * VOCAB); /* more than tokens * FFN */
-    void *w = bench_memory(ZINF_BF16, most), *dy = bench_memory(ZINF_BF16, tokens * FFN * 2);
-    void *y = bench_memory(ZINF_F32, most), *bias = bench_memory(ZINF_BF16, FFN);
+    void *x = bench_memory(ZINF_BF16, logits);
+    void *w = bench_memory(ZINF_BF16, (int64_t)VOCAB * HIDDEN);
+    void *dy = bench_memory(ZINF_BF16, tokens * FFN * 2);
+    void *y = bench_memory(ZINF_F32, logits), *bias = bench_memory(ZINF_BF16, FFN);
     void *scratch = bench_memory(ZINF_F32, (2 + options->n_threads) << 18);
     for (int l = 0; l < N_LINEARS; l++)
         for (int kind = 0; kind < N_KINDS; kind++) {

@@ -17,7 +17,7 @@
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/cpu.h"
 
-enum { ROWS = 512, COLS = 8192, COLS_SUMMED = 512, DEPTH = 768, DEPTH_SUMMED = 256, SLICE = 8,
+enum { ROWS = 512, COLS = 8192, COLS_SUMMED = 512, DEPTH = 1024, DEPTH_SUMMED = 256, SLICE = 8,
        PANEL = 64, UNIT = 32, UNIT_BYTES = UNIT * UNIT * 4, PAST_CACHES_BYTES = 1 << 20 };
 
 struct zinf_gemm {
@@ -84,7 +84,8 @@ static bool choose_blocks(zinf_gemm *gemm, size_t scratch_bytes)
         const bool fits = gemm->bytes * (size_t)gemm->n_threads <= scratch_bytes;
         if (fits && (shares_evenly(gemm) || (rows <= 64 && cols <= 64)))
             return true;
-        if (cols > 64 && (cols >= rows || !fits))
+        /* fewer columns need less room only where their sums are kept */
+        if (cols > 64 && (fits ? cols >= rows : d->k > gemm->depth))
             cols /= 2;
         else if (rows > 64)
             rows /= 2;
