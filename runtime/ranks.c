@@ -275,7 +275,7 @@ void zinf_ranks_leave(zinf_ranks *ranks, zinf_error *err)
 {
     const zinf_collective *c = ranks->collective;
     zinf_watch *watch = ranks->watch;
-    zinf_error other = {0};
+    zinf_error other = {0}, told = {0};
 
     if (!c || c->n_ranks == 1)
         return;
@@ -299,8 +299,8 @@ void zinf_ranks_leave(zinf_ranks *ranks, zinf_error *err)
         if (!err->status)
             *err = other;
     }
-    if (zinf_watch_failed(watch, &other))
-        *err = other;
+    if (!ranks->agreed && zinf_watch_failed(watch, &told))
+        *err = told;
     else
         zinf_watch_tell(watch, err);
     fprintf(stderr, "zinf-run: rank %" PRIu32 ": %s\n", c->rank, err->text);

@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -91,9 +92,30 @@ void zinf_progress_say(zinf_progress_line *line, const char *format, ...)
 
 /* ---- log ---- */
 
+/* One run writes a log: a second one would write over its rows. A device or a pipe (/dev/null,
+ * /dev/stdout) may be anybody's; a file system without locks has none. */
+static zinf_status hold(FILE *log, const char *path, zinf_error *err)
+{
+    struct stat info;
+
+    if (fstat(fileno(log), &info) == 0 && S_ISREG(info.st_mode) &&
+        flock(fileno(log), LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+        zinf_fail(err, ZINF_MACHINE, "log \"%.400s\" is being written by another run; wait for "
+                  "it, or use another --log", path);
+    return err->status;
+}
+
 zinf_status zinf_log_open(const char *path, FILE **ret_log, zinf_error *err)
 {
-    return zinf_files_output(path, O_TRUNC, "log", ret_log, err);
+    if (zinf_files_output(path, 0, "log", ret_log, err))
+        return err->status;
+    if (hold(*ret_log, path, err) == ZINF_OK && ftruncate(fileno(*ret_log), 0) && errno != EINVAL)
+        zinf_fail(err, ZINF_MACHINE, "cannot empty log \"%.400s\": %s", path, strerror(errno));
+    if (err->status) {
+        fclose(*ret_log);
+        *ret_log = NULL;
+    }
+    return err->status;
 }
 
 static const char row_begin[] = "{\"step\": ", summary_begin[] = "{\"summary\": ",
@@ -178,7 +200,7 @@ zinf_status zinf_log_continue(const char *path, uint64_t step, FILE **ret_log,
     if (!log)
         return zinf_fail(err, zinf_files_blame(errno), "cannot open log \"%s\": %s", path,
                          strerror(errno));
-    if (!find_end(log, path, step, &end, ret_found, err) &&
+    if (!hold(log, path, err) && !find_end(log, path, step, &end, ret_found, err) &&
         (fseeko(log, end, SEEK_SET) || ftruncate(fileno(log), end)))
         zinf_fail(err, ZINF_MACHINE, "cannot cut log \"%.400s\" to %jd bytes: %s", path,
                   (intmax_t)end, strerror(errno));

@@ -157,6 +157,8 @@ static void receive(zinf_watch *w, uint32_t i)
             continue;
         p->n = 0;
         p->in.text[TEXT_BYTES - 1] = 0;
+        if (p->in.status == ZINF_OK || p->in.status > ZINF_MACHINE)
+            p->in.status = ZINF_MACHINE;
         if (p->in.token == w->token && p->in.kind == FRAME_FAILED)
             note_failure(w, &p->in);
         if (p->in.token == w->token && p->in.kind == FRAME_LEFT) {
@@ -209,7 +211,7 @@ static void end_if_stuck(zinf_watch *w)
         return;
     if (zinf_watch_failed(w, &err))
         fprintf(stderr, "zinf-run: rank %" PRIu32 ": %s\n", w->collective->rank, err.text);
-    _exit(ZINF_MACHINE); /* the launcher ends the others */
+    _exit(err.status ? (int)err.status : ZINF_MACHINE); /* the launcher ends the others */
 }
 
 static void *watch_thread(void *argument)
@@ -433,7 +435,8 @@ bool zinf_watch_failed(zinf_watch *w, zinf_error *err)
     pthread_mutex_lock(&w->mutex);
     const bool failed = w->failed && w->failure.rank != w->collective->rank;
     if (failed)
-        zinf_fail(err, ZINF_MACHINE, "rank %" PRIu32 " %s", w->failure.rank, w->failure.text);
+        zinf_fail(err, (zinf_status)w->failure.status, "rank %" PRIu32 " %s", w->failure.rank,
+                  w->failure.text);
     pthread_mutex_unlock(&w->mutex);
     return failed;
 }

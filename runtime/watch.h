@@ -28,7 +28,8 @@ void zinf_watch_tell(zinf_watch *watch, const zinf_error *failure);
 void zinf_watch_finish(zinf_watch *watch);
 /* This rank is done: its silence means nothing from here on. */
 void zinf_watch_leave(zinf_watch *watch);
-/* True if another rank failed: what was told of it is in err (ZINF_MACHINE). */
+/* True if another rank failed: err says which and why, with its status; MACHINE if it was found
+ * dead or silent. */
 bool zinf_watch_failed(zinf_watch *watch, zinf_error *err);
 /* Until every rank that lives has left or `seconds` are over. */
 void zinf_watch_wait(zinf_watch *watch, double seconds);

@@ -328,6 +328,22 @@ def a_directory_that_is_not_the_plans_model_is_refused():
     assert "nowhere" in done.stderr
 
 
+def a_head_that_is_tied_and_stored_is_the_embedding_to_its_last_element():
+    folder = write_model("scaled")
+    path, table, head = plan(folder), "model.embed_tokens.weight", "lm_head.weight"
+    tensors = tensors_of("scaled")
+    n = len(tensors[table][1]) // 4
+    assert n > 4096, n  # as many are compared at once
+    file = os.path.join(folder, "model.safetensors")
+    write_safetensors(file, {**tensors, head: tensors[table]})
+    run(path, "--init", folder, "--steps", "0")
+    for element in 0, 4096, -1:
+        write_safetensors(file, {**tensors, head: tensors[table]})
+        overwrite(folder, head, element, 3.0)
+        done = run(path, "--init", folder, "--steps", "0", code=2)
+        assert "\"lm_head.weight\" differs from" in done.stderr, (element, done.stderr)
+
+
 def every_damage_of_a_directory_is_one_sentence():
     path, name = plan(write_model("untied")), "model.layers.0.mlp.up_proj.weight"
     last = "lm_head.weight"
@@ -578,6 +594,7 @@ TESTS = [
     tokens_behind_the_last_full_window_are_predicted_by_one_that_ends_with_them,
     a_resumed_runs_log_goes_on_behind_an_evaluation,
     a_directory_that_is_not_the_plans_model_is_refused,
+    a_head_that_is_tied_and_stored_is_the_embedding_to_its_last_element,
     every_damage_of_a_directory_is_one_sentence,
     a_window_that_is_shorter_than_the_sequences_is_refused_by_name,
     an_export_that_cannot_be_is_refused_before_the_training,

@@ -143,6 +143,23 @@ def a_weight_that_one_rank_cannot_export_leaves_the_checkpoint_of_all():
     assert huggingface.stored_tensors(out) == huggingface.stored_tensors(folder)
 
 
+def what_one_rank_finds_in_its_own_weights_is_all_ranks_code():
+    folder = huggingface.write_model("untied")
+    huggingface.overwrite(folder, "model.layers.1.mlp.down_proj.weight", -1, float("nan"))
+    for part in "owner", "bandwidth":
+        path = plan(2, folder, partitioning=part)
+        for launcher in crew.launchers:
+            # MPICH's launcher may kill a rank that is about to end and give that signal's number
+            codes = (2,) if launcher != "mpich" else (2, 9)
+            done = subprocess.run([*crew.words(2, launcher), crew.run_command, path, "--data",
+                                   crew.text, "--init", folder, "--steps", "0"],
+                                  capture_output=True, text=True, check=False, timeout=120,
+                                  stdin=subprocess.DEVNULL, errors="replace",
+                                  env={**base.ENVIRONMENT, **os.environ})
+            assert done.returncode in codes, (part, launcher, done.returncode, done.stderr)
+            assert "is nan: the model is damaged" in done.stderr, done.stderr
+
+
 def failing(rank, at, kill=False):
     return {"LD_PRELOAD": FAIL_EXPORT, "ZINF_FAIL_RANK": str(rank), "ZINF_FAIL_AT": str(at),
             **({"ZINF_FAIL_KILL": "1"} if kill else {})}
@@ -272,6 +289,7 @@ lib.main(crew, [weights_and_losses_are_those_of_one_rank,
                 load_and_export_on_several_ranks_gives_the_same_bytes,
                 each_tensors_own_dtype_is_kept_on_several_ranks,
                 a_weight_that_one_rank_cannot_export_leaves_the_checkpoint_of_all,
+    what_one_rank_finds_in_its_own_weights_is_all_ranks_code,
                 an_export_that_fails_on_one_rank_leaves_nothing,
                 an_export_that_not_every_rank_sees_is_refused_before_the_training,
                 an_evaluation_takes_every_token_once_and_is_that_of_one_rank,

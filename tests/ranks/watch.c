@@ -19,6 +19,7 @@
 static struct shared {
     atomic_llong ahead_ns[2]; /* of the clock of the machine */
     atomic_bool joined[2], cancelled[2], leave[2];
+    atomic_int fails[2]; /* with this status, which the rank tells before it leaves */
     char why[2][600];
 } *shared;
 static unsigned mine; /* the rank of this process */
@@ -75,10 +76,14 @@ static int be_rank(unsigned rank)
     atomic_store(&shared->joined[rank], true);
     while (!atomic_load(&shared->leave[rank]))
         nap();
+    const zinf_error own = {.status = (zinf_status)atomic_load(&shared->fails[rank]),
+                            .text = "mine"};
+    if (own.status)
+        zinf_watch_tell(watch, &own);
     const bool failed = zinf_watch_failed(watch, &err);
     zinf_watch_leave(watch);
     zinf_watch_close(watch);
-    return failed ? 1 : 0;
+    return own.status ? 10 : failed ? 20 + (int)err.status : 0;
 }
 
 static void set_out(void)
@@ -166,7 +171,7 @@ static void a_silent_rank_is_named_when_its_time_is_over_and_not_before(void)
         CHECK_MESSAGE(shared->cancelled[r] && strstr(shared->why[r], words), "\"%s\"",
                       shared->why[r]);
         atomic_store(&shared->leave[r], true);
-        CHECK(end_of(r, 20 * CHECK_SLOWER) == 1);
+        CHECK(end_of(r, 20 * CHECK_SLOWER) == 20 + ZINF_MACHINE);
         kill(pids[!r], SIGKILL);
         end_of(!r, 20);
     }
@@ -190,6 +195,35 @@ static void a_rank_that_does_not_go_is_ended_after_its_grace(void)
     }
 }
 
+static void a_failing_ranks_status_is_the_others_too(void)
+{
+    for (unsigned r = 0; r < 2; r++)
+        for (int status = ZINF_WRONG_RESULT; status <= ZINF_MACHINE; status++) {
+            set_out();
+            atomic_store(&shared->fails[r], status);
+            atomic_store(&shared->leave[r], true);
+            for (int tries = 0; tries < 250 && !atomic_load(&shared->cancelled[!r]); tries++)
+                nap();
+            CHECK_MESSAGE(strstr(shared->why[!r], "failed: mine"), "\"%s\"", shared->why[!r]);
+            atomic_store(&shared->leave[!r], true);
+            CHECK(end_of(r, 20 * CHECK_SLOWER) == 10);
+            CHECK(end_of(!r, 20 * CHECK_SLOWER) == 20 + status);
+        }
+}
+
+/* One that hangs is ended by its watch, with the same status. */
+static void a_rank_that_hangs_ends_with_the_status_it_was_told(void)
+{
+    set_out();
+    atomic_store(&shared->fails[1], ZINF_BAD_INPUT);
+    atomic_store(&shared->leave[1], true);
+    for (int tries = 0; tries < 250 && !atomic_load(&shared->cancelled[0]); tries++)
+        nap();
+    CHECK(end_of(1, 20 * CHECK_SLOWER) == 10);
+    pass(0, ZINF_GRACE_S + 2);
+    CHECK(end_of(0, ZINF_GRACE_S / 2) == ZINF_BAD_INPUT);
+}
+
 int main(void)
 {
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -199,5 +233,7 @@ int main(void)
     RUN(a_rank_that_was_stopped_itself_blames_nobody);
     RUN(a_silent_rank_is_named_when_its_time_is_over_and_not_before);
     RUN(a_rank_that_does_not_go_is_ended_after_its_grace);
+    RUN(a_failing_ranks_status_is_the_others_too);
+    RUN(a_rank_that_hangs_ends_with_the_status_it_was_told);
     return check_finish();
 }

@@ -2,6 +2,7 @@
 # damage of every kind, disks that fill up, signals, and directories in unusual places. Each
 # mishap is one line on standard error, an exit code, and the checkpoints that were there.
 # argv: zinf-plan, zinf-run. tests/e2e/resume.py has the honest ways to resume.
+import json
 import os
 import random
 import re
@@ -493,6 +494,27 @@ def a_second_run_on_one_directory_is_refused_and_the_first_goes_on():
     assert sorted(os.listdir(folder))[0] == "latest" # neither lock nor reservation is left
 
 
+def a_second_run_with_one_log_is_refused_and_the_first_loses_nothing():
+    folder, log = lab.path("logged"), lab.path("log")
+    lab.run(PLAN, "--steps", "1", data=TEXT, save=folder)
+    process = started(LONG, "--data", TEXT, "--log", log)
+    wait_for(lambda: os.path.exists(log) and os.path.getsize(log) > 0, process)
+    for more in ("--steps", "1"), ("--resume", folder, "--steps", "2"):
+        done = subprocess.run([lab.run_command, PLAN, "--data", TEXT, "--log", log, *more],
+                              capture_output=True, text=True, check=False)
+        assert done.returncode == 4 and "is being written by another run" in done.stderr, \
+            (done.returncode, done.stderr)
+        assert len(done.stderr.splitlines()) <= 2, done.stderr
+    process.send_signal(signal.SIGTERM)
+    _, text = process.communicate(timeout=60)
+    assert process.returncode == 0, text
+    with open(log, encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    assert [row["step"] for row in rows[:-1]] == list(range(1, len(rows))), rows[:3]
+    assert "summary" in rows[-1]
+    lab.call(lab.run_command, PLAN, "--data", TEXT, "--log", log, "--steps", "1") # free again
+
+
 def what_a_killed_run_leaves_is_in_nobody_s_way():
     folder = lab.path("killed")
     process = started(LONG, "--data", TEXT, "--save", folder)
@@ -622,6 +644,7 @@ lib.main(lab, [
     a_run_that_saves_at_its_end_only_has_the_space_for_it,
     a_directory_of_another_training_is_refused,
     a_second_run_on_one_directory_is_refused_and_the_first_goes_on,
+    a_second_run_with_one_log_is_refused_and_the_first_loses_nothing,
     what_a_killed_run_leaves_is_in_nobody_s_way,
     a_limit_of_file_sizes_keeps_the_last_checkpoint, a_directory_that_vanishes_ends_the_run,
     a_signal_ends_with_0_after_a_step_that_is_saved, a_second_signal_ends_at_once,

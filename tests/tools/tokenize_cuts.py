@@ -195,6 +195,12 @@ BYTES = {**MARKS, "normalizer": None, "pre_tokenizer": byte_level(False, False),
         c: i for i, c in enumerate("a,\u00c3\u00b8\u0120".strip())} | {"\u00b8\u0120": 5}}}
 
 
+# a word that is a token by itself, without a merge: of a whole text only if it is that word
+WHOLE_WORD = {**MARKS, "normalizer": sequence("normalizers", PREPEND, replace(" ", "\u2581")),
+              "model": {**MARKS["model"], "ignore_merges": True, "merges": [], "vocab": {
+                  "a": 0, "b": 1, "\u2581": 2, "\u2581ab": 3}}}
+
+
 def try_texts(tokenizer, texts, path, usual, counts):
     """What may not be cut is taken whole up to a size, which each text has or does not have."""
     left_out, why = tokenize_text.cutting(tokenizer)
@@ -232,6 +238,7 @@ def main(rounds, seed=1):
                   path, True, counts)
         try_texts(Tokenizer.from_str(json.dumps(BYTES)), ["\u00f8 a, \u00f8 a"] * 2, path, False,
                   counts)
+        try_texts(Tokenizer.from_str(json.dumps(WHOLE_WORD)), ["ab ab ab"] * 2, path, False, counts)
     print(f"{counts['same']} texts the same with {counts['cuts']} cuts, {counts['refused']} "
           f"refused, {counts['wrong']} wrong")
     return 1 if counts["wrong"] else 0
