@@ -22,8 +22,6 @@
  */
 #include "runtime/checker.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "runtime/cell.h"
@@ -35,9 +33,8 @@
 #include "runtime/stated.h"
 #include "runtime/written.h"
 
-/* Pieces of memory that are looked at for every visit, and so many more in all: models in up to 128
- * tiles take 40. What needs more is refused, not waited for. Pieces that there are, beyond half of
- * the instructions: so they take less memory than the executor's tables, which the plan states. */
+/* Pieces of memory that are looked at, for a visit (128 tiles take 40) and in all; that there are,
+ * beyond half of the instructions: in less memory than the executor's tables, which are stated. */
 enum { EACH_WORK = 96, LEAST_WORK = 1 << 19, LEAST_PIECES = 1 << 13 };
 
 typedef struct checker {
@@ -132,8 +129,8 @@ static bool holds(checker *c, const char *rule, const zinf_operand *o, uint64_t 
 }
 
 /* [lo, hi) becomes one cell, after everything that was there; from there to end, where nothing is
- * touched yet, columns of tiles to come are named. C6: what one rank does alone makes
- * what that rank has of the unit, and nothing else but a sum over ranks does. */
+ * touched yet, columns of tiles to come are named. C6: what one rank does alone makes what that
+ * rank has of the unit, and nothing else but a sum over ranks does. */
 static bool claim(checker *c, const zinf_operand *o, uint64_t lo, uint64_t hi, uint64_t end,
                   zinf_cell made)
 {
@@ -141,8 +138,7 @@ static bool claim(checker *c, const zinf_operand *o, uint64_t lo, uint64_t hi, u
                        zinf_instr_owner(c->plan, c->instr) != ZINF_NONE;
     const bool mine = made.what == ZINF_VALUE_OPTIMIZER || made.what == ZINF_VALUE_PARAM_PART ||
                       made.what == ZINF_VALUE_GRAD_PART;
-    const bool owned = c->index != ZINF_NONE && mine &&
-                       c->plan->units[made.of].owner != ZINF_NONE;
+    const bool owned = c->index != ZINF_NONE && mine && c->plan->units[made.of].owner != ZINF_NONE;
     zinf_intervals *map = &c->maps[o->tier];
     uint32_t i;
 
@@ -221,10 +217,9 @@ static bool find_operator(checker *c, char kind)
     }
     if (c->op >= c->model.n_ops || c->model.ops[c->op].kind != kind)
         return refuse(c, "C4", x->writer, c->o, "is not what the model applies this operator to");
+    c->row = first == 'T' ? c->instr->attr[0] : at / zinf_dtype_bytes(c->o->dtype);
     if (made)
         c->row = made->nth == c->micro && made->of == c->op - (*result == 'E') ? made->rows : 0;
-    else
-        c->row = first == 'T' ? c->instr->attr[0] : at / zinf_dtype_bytes(c->o->dtype);
     return true;
 }
 
@@ -289,6 +284,7 @@ static bool scalar(checker *c, uint64_t at, uint32_t value, zinf_value_kind what
 static bool check_rules(checker *c)
 {
     const zinf_operand *o = c->o;
+    bool whole;
 
     switch (c->instr->opcode) {
     case ZINF_OP_LOSS:
@@ -308,12 +304,10 @@ static bool check_rules(checker *c)
                refuse(c, "C4", c->seen[0].writer, o, "is not converted in this model");
     case ZINF_OP_CLIP: /* which looks at the loss, too */
         c->clips++;
-        if (!scalar(c, 8 * ZINF_SCALAR_LOSS, ZINF_NO_NAME, ZINF_VALUE_LOSS))
-            return false;
-        for (uint64_t at = o->offset; at < o->offset + o->bytes; at += 8)
-            if (!scalar(c, at, o->value, ZINF_VALUE_SQUARES))
-                return false;
-        return true;
+        whole = scalar(c, 8 * ZINF_SCALAR_LOSS, ZINF_NO_NAME, ZINF_VALUE_LOSS);
+        for (uint64_t at = o->offset; whole && at < o->offset + o->bytes; at += 8)
+            whole = scalar(c, at, o->value, ZINF_VALUE_SQUARES);
+        return whole;
     case ZINF_OP_ADAM:
         return c->instr->unit - c->seen[5].of < c->seen[5].rows ||
                refuse(c, "C7", 0, o, "is not updated after its norm");
