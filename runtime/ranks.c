@@ -306,9 +306,10 @@ void zinf_ranks_leave(zinf_ranks *ranks, zinf_error *err)
     fprintf(stderr, "zinf-run: rank %" PRIu32 ": %s\n", c->rank, err->text);
     zinf_watch_leave(watch);
     zinf_watch_wait(watch, c->rank == 0 ? 4 : 6); /* so that others can put away what they hold */
-    if (c->rank != 0) { /* rank 0 ends all: of two that do at once an mpirun was seen to crash */
+    if (c->rank != 0) { /* rank 0 ends all: of two MPI_Aborts MPICH's mpirun was seen to crash */
         signal(SIGTERM, SIG_DFL);
         sleep(3);
+        _exit((int)err->status); /* the launcher ends the others then */
     }
     c->close(c, (int)err->status);
 }
