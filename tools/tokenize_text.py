@@ -203,6 +203,10 @@ def check_file(file, content):
                 f"{shown(json.dumps(vocab))}, neither an object nor a list")
     if not vocab:
         fail(2, f"\"{file}\": the vocabulary is empty")
+    if model.get("dropout"):
+        fail(2, f"\"{file}\": its model has dropout {shown(json.dumps(model['dropout']))}, which "
+                f"leaves out merges by chance: no two token files would be the same; set it to "
+                f"null or 0")
     if isinstance(vocab, dict):
         check_ids(file, vocab.items())
 
@@ -222,11 +226,9 @@ def open_tokenizer(file):
     check_file(file, content)
     with package(f"\"{file}\" is no tokenizer.json"):
         tokenizer = Tokenizer.from_str(text)
-        # they are of another use: texts are neither cut nor filled up here, nor cut by chance
+        # they are of another use: texts are neither cut nor filled up here
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        if getattr(tokenizer.model, "dropout", None):
-            tokenizer.model.dropout = None
         vocab = tokenizer.get_vocab(with_added_tokens=True)
     for token in content.get("added_tokens") or []:
         if vocab.get(token["content"]) != token["id"]:

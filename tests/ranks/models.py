@@ -229,6 +229,22 @@ exec {os.path.abspath(crew.run_command)} "$@"
     assert "step 1/" not in done.stderr and not os.listdir(here)
 
 
+def ranks_of_one_machine_need_memory_for_each_before_a_model_is_read():
+    if not FAIL_EXPORT:
+        raise tap.Skip("a sanitizer and a preloaded library")
+    folder, out = huggingface.write_model("untied"), crew.path("out")
+    words = [plan(2, folder), "--init", folder, "--export", out, "--steps", "0"]
+    told = {"LD_PRELOAD": FAIL_EXPORT, "ZINF_MEMINFO": crew.file("meminfo", b"MemAvailable: 1 kB")}
+    text = crew.sail(2, *words, code=3, env=told).stderr
+    need = int(text.split("the plan needs ")[1].split()[0])
+    told["ZINF_MEMINFO"] = crew.file("half", b"MemAvailable: %d kB" % (need * 3 // 2 // 1024))
+    text = crew.sail(2, *words, code=3, env=told).stderr
+    assert f"{need} bytes of memory for each of 2 ranks on this machine" in text, text
+    assert not os.path.exists(out)
+    told["ZINF_MEMINFO"] = crew.file("both", b"MemAvailable: %d kB" % (need * 2 // 1024 + 1))
+    crew.sail(2, *words, env=told)
+
+
 def evaluation(ranks, path, folder, text):
     done = crew.sail(ranks, path, "--init", folder, "--eval", text)
     assert len(done.rows) == 1 and done.stdout.count("perplexity") == 1, done.stdout
@@ -289,8 +305,9 @@ lib.main(crew, [weights_and_losses_are_those_of_one_rank,
                 load_and_export_on_several_ranks_gives_the_same_bytes,
                 each_tensors_own_dtype_is_kept_on_several_ranks,
                 a_weight_that_one_rank_cannot_export_leaves_the_checkpoint_of_all,
-    what_one_rank_finds_in_its_own_weights_is_all_ranks_code,
+                what_one_rank_finds_in_its_own_weights_is_all_ranks_code,
                 an_export_that_fails_on_one_rank_leaves_nothing,
+                ranks_of_one_machine_need_memory_for_each_before_a_model_is_read,
                 an_export_that_not_every_rank_sees_is_refused_before_the_training,
                 an_evaluation_takes_every_token_once_and_is_that_of_one_rank,
                 an_evaluation_that_one_rank_is_told_to_end_ends_on_all])

@@ -122,20 +122,29 @@ def the_largest_id_decides_the_width():
             assert struct.unpack("<I", file.read(4)) == (magic,)
 
 
-def texts_are_taken_whole_whatever_the_file_says_of_lengths_and_chance():
-    # sizes of batches and a dropout of merges are for other uses of the same file
+def texts_are_taken_whole_whatever_the_file_says_of_lengths():
+    # sizes of batches are for other uses of the same file
     content = word_level({"?": 0, "a": 1, "b": 2}, truncation={
         "direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}, padding={
         "strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
         "pad_type_id": 0, "pad_token": "?"})
     call(write("cut.json", json.dumps(content)), write("one", "a b a b a"), "-o", path("out.bin"))
     assert ids_of(path("out.bin")) == (1, 2, 1, 2, 1)
-    model = {"type": "BPE", "dropout": 0.5, "unk_token": None, "continuing_subword_prefix": None,
-             "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
-             "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}
-    call(write("drop.json", json.dumps({**content, "model": model})),
-         write("one", "ab " * 50), "-o", path("out.bin"))
-    assert ids_of(path("out.bin")) == (2,) * 50
+
+
+def merges_left_out_by_chance_are_refused():
+    text = write("one", "ab " * 50)
+    for dropout in None, 0, 0.0, 0.5, 1, 1e-9:
+        model = {"type": "BPE", "dropout": dropout, "unk_token": None,
+                 "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False,
+                 "byte_fallback": False, "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}
+        drop = write("drop.json", json.dumps(word_level({}, model=model)))
+        done = call(drop, text, "-o", path("out.bin"), code=2 if dropout else 0)
+        if dropout:
+            assert f"dropout {dropout}, which leaves out merges by chance" in done.stderr
+            assert len(done.stderr.splitlines()) == 1, done.stderr
+        else:
+            assert ids_of(path("out.bin")) == (2,) * 50
 
 
 def texts_with_a_nul_or_of_nothing():
@@ -403,7 +412,8 @@ code = tap.run([
     what_is_no_regular_file_is_refused_before_anything_is_done,
     an_input_is_never_written_over_by_any_of_its_names, files_are_llm_cs_in_both_widths,
     the_largest_id_decides_the_width,
-    texts_are_taken_whole_whatever_the_file_says_of_lengths_and_chance,
+    texts_are_taken_whole_whatever_the_file_says_of_lengths,
+    merges_left_out_by_chance_are_refused,
     texts_with_a_nul_or_of_nothing, bad_inputs_are_named,
     every_fault_of_a_tokenizer_is_one_sentence, a_token_that_the_model_has_not_is_named,
     other_files_stay_and_links_lead_to_what_is_written,
