@@ -96,11 +96,11 @@ class Machine:
                          "\n".join(lines) + "\n")
 
     def plan(self, model, cluster, pins=(), limit=1800):
-        """(path of the plan, zinf-plan --json)"""
+        """(path of the plan, zinf-plan --json); of pins of one key the last one counts"""
         path = os.path.join(self.dir, "plan-%d" % len(os.listdir(self.dir)))
         command = [self.program("zinf-plan"), model, cluster, "-o", path, "--json"]
-        for pin in pins:
-            command += ["--set", pin]
+        for key, value in dict(pin.split("=", 1) for pin in pins).items():
+            command += ["--set", key + "=" + value]
         return path, json.loads(self.call(command, limit=limit).stdout)
 
     def text(self):
