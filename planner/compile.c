@@ -11,8 +11,8 @@
 #include "planner/place.h"
 #include "planner/ranks.h"
 #include "planner/schedule.h"
-#include "runtime/overhead.h"
 #include "runtime/moved.h"
+#include "runtime/overhead.h"
 #include "runtime/timeline.h"
 
 static const uint64_t CUDA_HOST_OVERHEAD_BYTES = (uint64_t)1 << 30;

@@ -414,7 +414,7 @@ static zinf_status check_model(const zinf_hf_reader *r, zinf_error *err)
         const char *name = zinf_model_fields[i].name;
         const uint64_t a = zinf_model_field_value(&found.model, i);
         const uint64_t b = zinf_model_field_value(plan, i);
-        /* a llama's context only bounds the sequence */
+        /* a llama's context only bounds the sequence, below */
         const bool counts = strcmp(name, "n_params") && (strcmp(name, "context") ||
                                                          plan->family[0] == 'g');
         if (counts && a != b)
@@ -430,6 +430,10 @@ static zinf_status check_model(const zinf_hf_reader *r, zinf_error *err)
                           "%g; plan with this directory as the model", zinf_model_reals[i].name,
                           a, plan->name, b);
     }
+    if (r->plan->job.sequence > found.model.context)
+        return refuse(r, err, "its \"max_position_embeddings\" is %" PRIu64 " and the plan's "
+                      "sequences have %" PRIu64 " tokens; plan with training.sequence=%" PRIu64
+                      " or less", found.model.context, r->plan->job.sequence, found.model.context);
     return ZINF_OK;
 }
 

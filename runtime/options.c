@@ -50,7 +50,8 @@ static const struct option {
      "at the end write a new Hugging Face directory, with the tokenizer of --init"},
     {"--export-dtype", "fp32|bf16|fp16|source", CHOICE, AT(export_dtype),
      "of its weights (fp32); source: what each has in --init"},
-    {"--export-shard", "BYTES", COUNT, AT(export_shard_bytes), "most of one of its files (5e9)"},
+    {"--export-shard", "BYTES", COUNT, AT(export_shard_bytes),
+     "most of one of its files (5000000000)"},
     {"--help", NULL, HELP, 0, "this text"},
 };
 

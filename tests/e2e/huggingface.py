@@ -423,6 +423,17 @@ def every_damage_of_a_directory_is_one_sentence():
         assert all(word in done.stderr for word in said), (said, done.stderr)
 
 
+def a_context_that_is_shorter_than_the_sequences_is_refused_by_name():
+    longest = BASE["sequence"]
+    path = plan(write_model("plain"))
+    short, enough = (write_model("plain", max_position_embeddings=longest - i) for i in (1, 0))
+    plan(short, code=2)
+    done = run(path, "--init", short, "--steps", "0", code=2)
+    for word in f'max_position_embeddings" is {longest - 1}', f"sequence={longest - 1}":
+        assert word in done.stderr, done.stderr
+    run(path, "--init", enough, "--steps", "0")
+
+
 def a_window_that_is_shorter_than_the_sequences_is_refused_by_name():
     longest = BASE["sequence"]
     narrow, exact = (write_model("plain", model_type="mistral", sliding_window=longest - i)
@@ -596,6 +607,7 @@ TESTS = [
     a_directory_that_is_not_the_plans_model_is_refused,
     a_head_that_is_tied_and_stored_is_the_embedding_to_its_last_element,
     every_damage_of_a_directory_is_one_sentence,
+    a_context_that_is_shorter_than_the_sequences_is_refused_by_name,
     a_window_that_is_shorter_than_the_sequences_is_refused_by_name,
     an_export_that_cannot_be_is_refused_before_the_training,
     every_field_that_transformers_writes_is_known,
