@@ -169,47 +169,6 @@ static void what_is_written_reads_back_for_odd_blocks_and_depths(void)
         }
 }
 
-/* What waits for room is moved while its thread waits for others, and is not waited for. */
-static void a_transfer_behind_a_full_queue_is_put_in_line(void)
-{
-    enum { DEPTH = 4, BLOCKS = 64, BYTES = BLOCKS * PAGE, N = 3 };
-
-    for (int e = 0; e < N_ENGINES; e++) {
-        zinf_storage *s = open_or_skip(engines[e], N * BYTES, PAGE, DEPTH);
-        zinf_channel *c;
-        zinf_io ios[N];
-        if (!s)
-            continue;
-        char *out = pages(N * BYTES), *in = pages(BYTES);
-        fill(out, N * BYTES, 3);
-        CHECK(!zinf_channel_open(s, &c, &err));
-        for (int i = 0; i < N; i++) {
-            ios[i] = (zinf_io){.write = true, .offset = (uint64_t)i * BYTES, .bytes = BYTES,
-                               .buffer = out + i * BYTES, .what = "in line"};
-            CHECK(!zinf_channel_submit(c, &ios[i], &err));
-        }
-        CHECK(ios[N - 1].submitted_bytes == 0);
-        CHECK(!zinf_channel_wait(c, &ios[0], &err) && ios[0].done_bytes == BYTES);
-        CHECK(ios[N - 1].submitted_bytes == 0); /* at most what fits behind the first's end */
-        while (!zinf_channel_done(c, &ios[1]))
-            zinf_channel_advance(c, true);
-        CHECK(ios[N - 1].done_bytes < BYTES);
-        CHECK(!zinf_channel_wait(c, &ios[N - 1], &err));
-        for (int i = 0; i < N; i++) {
-            zinf_io read = {.offset = (uint64_t)i * BYTES, .bytes = BYTES, .buffer = in};
-            CHECK(!zinf_channel_submit(c, &read, &err) && !zinf_channel_wait(c, &read, &err));
-            CHECK(!memcmp(in, out + i * BYTES, BYTES));
-        }
-        zinf_channel_advance(c, true); /* of nothing in flight: at once */
-        CHECK(!zinf_channel_submit(c, &ios[0], &err) && !zinf_channel_submit(c, &ios[1], &err));
-        zinf_channel_close(c);
-        CHECK(ios[1].done_bytes == BYTES); /* closing waits for those in line, too */
-        zinf_storage_close(s);
-        free(in);
-        free(out);
-    }
-}
-
 static void many_transfers_in_flight_finish_in_any_order(void)
 {
     enum { N = 50, BYTES = 7 * PAGE };
@@ -598,12 +557,17 @@ static void a_machine_without_io_uring_uses_threads_unless_told(void)
 
 /* ---- faults between the engine and the rules ---- */
 
+enum { FAULTY_DEPTH = 6 };
+
 static struct {
     const zinf_storage_ops *engine;
     uint64_t count;
     uint32_t period;  /* every period-th block; 0: none */
     int32_t result;   /* what it ends with instead of being moved */
     uint32_t cut;     /* nonzero: it is moved, but only so many bytes */
+    bool in_order;    /* blocks are moved one by one, as they were started */
+    zinf_block *line[FAULTY_DEPTH];
+    int n_line;
 } fault;
 
 static int fault_open(uint32_t depth, void **ret_queue)
@@ -618,12 +582,24 @@ static void fault_close(void *queue)
 
 static void fault_start(void *queue, zinf_block *block)
 {
-    fault.engine->start(queue, block);
+    if (fault.in_order)
+        fault.line[fault.n_line++] = block;
+    else
+        fault.engine->start(queue, block);
 }
 
 static int fault_reap(void *queue, bool wait, uint32_t max, zinf_block **ret_blocks)
 {
-    int n = fault.engine->reap(queue, wait, max, ret_blocks);
+    int n = 0;
+
+    if (!fault.in_order) {
+        n = fault.engine->reap(queue, wait, max, ret_blocks);
+    } else if (fault.n_line) {
+        fault.engine->start(queue, fault.line[0]);
+        memmove(fault.line, fault.line + 1, (size_t)--fault.n_line * sizeof *fault.line);
+        while (n == 0)
+            n = fault.engine->reap(queue, true, 1, ret_blocks);
+    }
     for (int i = 0; i < n; i++) {
         zinf_block *block = ret_blocks[i];
         if (!fault.period || ++fault.count % fault.period)
@@ -642,7 +618,7 @@ static const zinf_storage_ops faulty = {"faulty", fault_open, fault_close, fault
 
 static zinf_channel *open_faulty(int e, zinf_storage **ret_storage)
 {
-    zinf_storage_options options = {engines[e], 4 * PAGE, 6};
+    zinf_storage_options options = {engines[e], 4 * PAGE, FAULTY_DEPTH};
     zinf_channel *c = NULL;
 
     clear();
@@ -655,6 +631,47 @@ static zinf_channel *open_faulty(int e, zinf_storage **ret_storage)
         return NULL;
     }
     return c;
+}
+
+/* What waits for room is moved while its thread waits for others, and is not waited for. */
+static void a_transfer_behind_a_full_queue_is_put_in_line(void)
+{
+    enum { BYTES = 64 * PAGE, N = 3 };
+
+    for (int e = 0; e < N_ENGINES; e++) {
+        zinf_storage *s;
+        zinf_channel *c = open_faulty(e, &s);
+        zinf_io ios[N];
+        if (!c)
+            continue;
+        fault.in_order = true; /* else a block of the second may end after all of the third */
+        char *out = pages(N * BYTES), *in = pages(BYTES);
+        fill(out, N * BYTES, 3);
+        for (int i = 0; i < N; i++) {
+            ios[i] = (zinf_io){.write = true, .offset = (uint64_t)i * BYTES, .bytes = BYTES,
+                               .buffer = out + i * BYTES, .what = "in line"};
+            CHECK(!zinf_channel_submit(c, &ios[i], &err));
+        }
+        CHECK(ios[N - 1].submitted_bytes == 0);
+        CHECK(!zinf_channel_wait(c, &ios[0], &err) && ios[0].done_bytes == BYTES);
+        CHECK(ios[N - 1].submitted_bytes == 0); /* at most what fits behind the first's end */
+        while (!zinf_channel_done(c, &ios[1]))
+            zinf_channel_advance(c, true);
+        CHECK(ios[N - 1].done_bytes == 0);
+        CHECK(!zinf_channel_wait(c, &ios[N - 1], &err));
+        for (int i = 0; i < N; i++) {
+            zinf_io read = {.offset = (uint64_t)i * BYTES, .bytes = BYTES, .buffer = in};
+            CHECK(!zinf_channel_submit(c, &read, &err) && !zinf_channel_wait(c, &read, &err));
+            CHECK(!memcmp(in, out + i * BYTES, BYTES));
+        }
+        zinf_channel_advance(c, true); /* of nothing in flight: at once */
+        CHECK(!zinf_channel_submit(c, &ios[0], &err) && !zinf_channel_submit(c, &ios[1], &err));
+        zinf_channel_close(c);
+        CHECK(ios[1].done_bytes == BYTES); /* closing waits for those in line, too */
+        zinf_storage_close(s);
+        free(in);
+        free(out);
+    }
 }
 
 static void short_and_interrupted_transfers_are_continued(void)
@@ -753,7 +770,7 @@ static void a_read_past_the_end_says_expected_and_found(void)
     static const zinf_storage_ops truncating = {"truncating", fault_open, fault_close,
                                                 truncate_start, fault_reap};
     for (int e = 0; e < N_ENGINES; e++) {
-        zinf_storage_options options = {engines[e], 4 * PAGE, 6};
+        zinf_storage_options options = {engines[e], 4 * PAGE, FAULTY_DEPTH};
         zinf_storage *s = NULL;
         zinf_channel *c = NULL;
         clear();
