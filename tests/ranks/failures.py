@@ -37,7 +37,8 @@ class Voyage:
             if what in STOPPED_IN else ""
         steps = "--steps 2" if what == "finalize" else ""
         script = crew.file("ranked", f"""#!/bin/bash
-echo $$ > {self.folder}/pid.{RANK}
+echo $$ > {self.folder}/new.{RANK}
+mv {self.folder}/new.{RANK} {self.folder}/pid.{RANK} # so that it is never there and empty
 {preload}
 exec {crew.run_command} {crew.path_of_plan} --data {self.folder}/data.{RANK} --nvme {self.disk} {steps}
 """.encode())
