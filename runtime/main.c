@@ -70,28 +70,39 @@ static void speak(const zinf_launch *launch, const zinf_error *err)
         fprintf(stderr, "zinf-run: rank %" PRIu32 ": %s\n", launch->rank, err->text);
 }
 
+/* A rank that only prints its options would leave the others waiting for it. */
+static zinf_status same_purpose(const zinf_run_options *options, zinf_ranks *ranks,
+                                zinf_error *err)
+{
+    const zinf_ranks_fact help = {"--help", options->help};
+
+    return zinf_ranks_compare(ranks, &help, 1, err);
+}
+
 int main(int argc, char **argv)
 {
     const zinf_launch launch = zinf_ranks_launch();
     const struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-    zinf_run_options options;
+    zinf_run_options options = {0};
     zinf_ranks ranks = zinf_ranks_self();
     zinf_error err = {0}, apart = {0};
 
     wait_briefly(argv);
     zinf_files_guard_standard();
     keep_memory_small();
-    if (zinf_run_options_parse(argc, argv, &options, &err) == ZINF_OK && options.help) {
+    zinf_run_options_parse(argc, argv, &options, &err);
+    if (options.help && launch.rank == 0)
         zinf_run_options_help(stdout);
+    if (options.help && launch.n_ranks == 1)
         return 0;
-    }
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file too large is an error like others: EFBIG */
     if (launch.n_ranks > 1 && zinf_ranks_join(&launch, &ranks, &apart))
         zinf_fail(&err, apart.status, "%s", apart.text);
-    else if (zinf_ranks_together(&ranks, &err) == ZINF_OK) /* wrong options of any rank end all */
+    else if (zinf_ranks_together(&ranks, &err) == ZINF_OK && /* wrong options of any end all */
+             same_purpose(&options, &ranks, &err) == ZINF_OK && !options.help)
         zinf_run(&options, &ranks, &stop, &err);
     zinf_ranks_leave(&ranks, &err);
     if (err.status && (!ranks.collective || ranks.collective->n_ranks == 1))

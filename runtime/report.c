@@ -220,15 +220,16 @@ static void number(FILE *log, const char *name, double value)
         fprintf(log, ", \"%s\": null", name);
 }
 
-static zinf_status written(FILE *log, zinf_error *err)
+static zinf_status written(FILE *log, const char *path, zinf_error *err)
 {
     if (fflush(log) || ferror(log))
-        return zinf_fail(err, ZINF_MACHINE, "cannot write the log: %s",
+        return zinf_fail(err, ZINF_MACHINE, "cannot write log \"%.400s\": %s", path,
                          strerror(errno));
     return ZINF_OK;
 }
 
-zinf_status zinf_log_step(FILE *log, const zinf_step_report *step, zinf_error *err)
+zinf_status zinf_log_step(FILE *log, const char *path, const zinf_step_report *step,
+                          zinf_error *err)
 {
     fprintf(log, "{\"step\": %" PRIu64, step->step);
     number(log, "loss", step->loss);
@@ -244,17 +245,18 @@ zinf_status zinf_log_step(FILE *log, const zinf_step_report *step, zinf_error *e
     if (step->validated)
         number(log, "val_loss", step->val_loss);
     fputs("}\n", log);
-    return written(log, err);
+    return written(log, path, err);
 }
 
-zinf_status zinf_log_eval(FILE *log, const zinf_evaluation *evaluation, zinf_error *err)
+zinf_status zinf_log_eval(FILE *log, const char *path, const zinf_evaluation *evaluation,
+                          zinf_error *err)
 {
     fprintf(log, "{\"eval\": {\"tokens\": %" PRIu64 ", \"sequences\": %" PRIu64,
             evaluation->n_tokens, evaluation->n_sequences);
     number(log, "loss", evaluation->loss);
     number(log, "perplexity", evaluation->perplexity);
     fputs("}}\n", log);
-    return written(log, err);
+    return written(log, path, err);
 }
 
 static void tiers(FILE *log, const char *name, const uint64_t bytes[ZINF_N_TIERS])
@@ -265,8 +267,8 @@ static void tiers(FILE *log, const char *name, const uint64_t bytes[ZINF_N_TIERS
     fputs("}, ", log);
 }
 
-zinf_status zinf_log_summary(FILE *log, const zinf_plan *plan, const zinf_run_report *run,
-                             zinf_error *err)
+zinf_status zinf_log_summary(FILE *log, const char *path, const zinf_plan *plan,
+                             const zinf_run_report *run, zinf_error *err)
 {
     fputs("{\"summary\": {", log);
     tiers(log, "planned", run->planned_bytes);
@@ -291,7 +293,7 @@ zinf_status zinf_log_summary(FILE *log, const zinf_plan *plan, const zinf_run_re
     fprintf(log, ", \"steps\": %" PRIu64 ", \"kernels\": \"%s\", \"engine\": \"%s\", "
             "\"plan_hash\": \"%016" PRIx64 "\", \"params_hash\": \"%016" PRIx64 "\"}}\n",
             run->n_steps, run->kernels, run->engine, plan->hash, run->params_hash);
-    return written(log, err);
+    return written(log, path, err);
 }
 
 /* ---- table ---- */

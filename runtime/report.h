@@ -68,11 +68,13 @@ typedef struct zinf_log_found {
 zinf_status zinf_log_continue(const char *path, uint64_t step, FILE **ret_log,
                               zinf_log_found *ret_found, zinf_error *err);
 /* Numbers are printed so that they read back to the same bits; what is nan or inf is null. A step
- * whose update was left out for that has "skipped": true. */
-zinf_status zinf_log_step(FILE *log, const zinf_step_report *step, zinf_error *err);
-zinf_status zinf_log_eval(FILE *log, const zinf_evaluation *evaluation, zinf_error *err);
-zinf_status zinf_log_summary(FILE *log, const zinf_plan *plan, const zinf_run_report *run,
-                             zinf_error *err);
+ * whose update was left out for that has "skipped": true. path: named if it cannot be written. */
+zinf_status zinf_log_step(FILE *log, const char *path, const zinf_step_report *step,
+                          zinf_error *err);
+zinf_status zinf_log_eval(FILE *log, const char *path, const zinf_evaluation *evaluation,
+                          zinf_error *err);
+zinf_status zinf_log_summary(FILE *log, const char *path, const zinf_plan *plan,
+                             const zinf_run_report *run, zinf_error *err);
 
 void zinf_report_table(FILE *out, const zinf_plan *plan, const zinf_run_report *run);
 

@@ -521,7 +521,7 @@ static zinf_status one_step(zinf_session *s, bool last, zinf_error *err)
         return err->status;
     zinf_progress_step(&s->line, &step, last);
     if (s->log && !s->late.status)
-        zinf_log_step(s->log, &step, &s->late);
+        zinf_log_step(s->log, s->options->log, &step, &s->late);
     if (!env.skip)
         s->n_skipped = 0;
     else if (not_finite(s, &env, &before, err))
@@ -624,7 +624,7 @@ static zinf_status evaluate(zinf_session *s, zinf_error *err)
     if (s->ranks->collective->rank == 0)
         printf("eval    loss %.6f  perplexity %.6g  tokens %" PRIu64 "\n", e.loss,
                e.perplexity, e.n_tokens);
-    return s->log ? zinf_log_eval(s->log, &e, err) : ZINF_OK;
+    return s->log ? zinf_log_eval(s->log, s->options->log, &e, err) : ZINF_OK;
 }
 
 static zinf_status finish(zinf_session *s, zinf_error *err)
@@ -659,7 +659,7 @@ static zinf_status finish(zinf_session *s, zinf_error *err)
         if (ferror(stdout))
             zinf_fail(err, ZINF_MACHINE, "cannot write to standard output");
         else if (s->log)
-            zinf_log_summary(s->log, &s->plan, &s->report, err);
+            zinf_log_summary(s->log, s->options->log, &s->plan, &s->report, err);
     }
     return zinf_ranks_together(s->ranks, err);
 }

@@ -4,6 +4,7 @@
 import array
 import codecs
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -22,6 +23,8 @@ MOST_TOKENS = 2**31 - 1  # its header counts in 32 bits
 PIECE, WHOLE = 1 << 20, 16 << 20
 MOST_FILE = 1 << 28  # bytes of a tokenizer.json; the largest known ones have some 40 MB
 MOST_ID = 2**31 - 2  # zinf's vocabularies end there
+BLAMED = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES,
+          errno.EPERM, errno.EROFS}  # on the name that was given; others on the machine
 
 
 def shown(text, most=60):
@@ -337,16 +340,17 @@ def main():
     tokenizer_path, texts, output, separator = parse(sys.argv[1:])
     real = check_output(output, [tokenizer_file(tokenizer_path),
                                  os.path.join(tokenizer_path, "config.json"), *texts])
-    out = None
     try:
         out = Output(real)
+    except OSError as error:
+        fail(2 if error.errno in BLAMED else 4, f"-o \"{output}\": {error.strerror}")
+    try:
         count, width, vocab = write(out.file, tokenizer_path, texts, separator)
         out.commit()
     except OSError as error:
         fail(4, f"writing \"{output}\": {error.strerror}")
     finally:
-        if out:
-            out.close()
+        out.close()
     sys.stdout.reconfigure(errors="surrogateescape")  # any path
     try:
         print(f"{output}: {count} tokens of {8 * width} bits, vocabulary {vocab}", flush=True)

@@ -277,7 +277,7 @@ def an_export_of_nothing_new_is_not_rescued():
 def a_log_or_trace_that_fails_late_loses_nothing():
     place = make("log")
     text = call(place, "--steps 1000000 --save run --log /dev/full", 4).stderr
-    assert "cannot write the log" in text.splitlines()[-1] and "saved step 1 in" in text, text
+    assert "cannot write log \"/dev/full\"" in text.splitlines()[-1] and "saved step 1 in" in text, text
     for option in "--trace", "--save new --trace":
         place = make("trace")
         run = Started(place, f"--log log --export out {option} sub/trace")

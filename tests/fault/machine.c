@@ -324,7 +324,7 @@ static void a_log_that_cannot_be_written_ends_the_run(void)
     const int status = finish(start(NULL, "plan", in("full/log"), "--nvme", in("disk"), STEPS,
                                     NULL));
     umount(in("full"));
-    SAID(status, ZINF_MACHINE, "cannot write the log: No space left");
+    SAID(status, ZINF_MACHINE, "full/log\": No space left");
 }
 
 static void a_place_that_cannot_take_checkpoints_is_found_before_the_first_step(void)

@@ -94,6 +94,15 @@ def ranks_with_another_plan_data_or_options_are_named():
     assert "another --data than rank 0: names, sizes or formats" in sentence(done), done.stderr
 
 
+def help_is_for_all_ranks_or_for_none():
+    good = f"{plan(2)} --data {crew.text}"
+    for number, name in enumerate(crew.launchers or [None]):
+        done = crew.call(*crew.words(2, name), crew.run_command, "--help", env=base.ENVIRONMENT)
+        assert done.stdout.count("usage: ") == 1 and "zinf-run: " not in done.stderr, done
+        for one, other in ((good, "--help"), ("--help", good))[:1 if number else 2]:
+            assert "another --help than rank 0" in sentence(two(one, other, name=name))
+
+
 def what_one_rank_cannot_do_ends_all_with_its_words():
     good = f"{plan(2)} --data {crew.text}"
     done = two(good, f"{plan(2)} --data /nowhere/at-all")
@@ -299,6 +308,7 @@ main(crew, [
     a_plan_for_ranks_is_not_run_by_one_process,
     another_number_of_ranks_is_refused_by_each_launcher,
     ranks_with_another_plan_data_or_options_are_named,
+    help_is_for_all_ranks_or_for_none,
     what_one_rank_cannot_do_ends_all_with_its_words,
     a_checkpoint_that_not_every_rank_has_is_refused,
     copies_are_one_and_a_byte_makes_two,

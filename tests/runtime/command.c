@@ -154,7 +154,7 @@ static void logged_numbers_read_back_to_the_same_bits(void)
     char line[1024];
     FILE *log = tmpfile();
 
-    CHECK(log && zinf_log_step(log, &step, &err) == ZINF_OK);
+    CHECK(log && zinf_log_step(log, "log", &step, &err) == ZINF_OK);
     rewind(log);
     CHECK(fgets(line, sizeof line, log));
     fclose(log);

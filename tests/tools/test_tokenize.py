@@ -177,7 +177,10 @@ def bad_inputs_are_named():
         assert expected in done.stderr and done.stderr.count("\n") == 1, done.stderr
         assert not os.path.exists(path("x"))
         assert not [name for name in names_in(folder.name) if name.endswith(".tmp")]
-    call(good, text, "-o", path("no/where/x"), code=4)
+    for out, reason in (("no/where/x", "No such file or directory"), ("one/x", "Not a directory"),
+                        ("n" * 300, "File name too long")):
+        done = call(good, text, "-o", path(out), code=2)
+        assert done.stderr == f"tools/tokenize: -o \"{path(out)}\": {reason}\n", done.stderr
 
 
 def every_fault_of_a_tokenizer_is_one_sentence():
