@@ -159,3 +159,15 @@ uint32_t zinf_intervals_merge(zinf_intervals *map, uint64_t lo, uint64_t hi)
     }
     return first;
 }
+
+void zinf_intervals_join(zinf_intervals *map, uint64_t lo, uint64_t hi)
+{
+    uint32_t i = zinf_intervals_cut(map, lo, hi), next;
+
+    while (i != ZINF_NO_INTERVAL && (next = zinf_intervals_next(map, i, hi)) != ZINF_NO_INTERVAL)
+        if (memcmp(zinf_intervals_payload(map, i), zinf_intervals_payload(map, next),
+                   map->payload_bytes))
+            i = next;
+        else
+            zinf_intervals_merge(map, map->nodes[i].lo, zinf_intervals_hi(map, next));
+}
