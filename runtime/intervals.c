@@ -66,12 +66,11 @@ static uint32_t take(zinf_intervals *map)
 
 bool zinf_intervals_init(zinf_intervals *map, size_t payload_bytes, const void *payload)
 {
+    zinf_intervals_free(map);
     map->payload_bytes = payload_bytes;
-    map->n = map->free = 0;
     map->random = 2463534242u; /* then as no plan can foresee: it could keep all nodes low */
     if (getrandom(&map->random, sizeof map->random, GRND_NONBLOCK) > 0)
         map->random |= 1; /* never 0, which stays so */
-    map->failed = false;
     take(map);
     if (map->failed)
         return false;

@@ -22,7 +22,7 @@ typedef struct zinf_intervals {
 } zinf_intervals;
 
 /* One interval, all addresses below UINT64_MAX, with this payload (copied). A map that was in use
- * is emptied and keeps its memory. False: memory is short. */
+ * gives up what it had. False: memory is short. */
 bool zinf_intervals_init(zinf_intervals *map, size_t payload_bytes, const void *payload);
 void zinf_intervals_free(zinf_intervals *map); /* accepts a zeroed map */
 
