@@ -168,8 +168,12 @@ static zinf_status read_plan(zinf_session *s, zinf_error *err)
     if (zinf_ranks_compare(s->ranks, facts, sizeof facts / sizeof *facts, err) ||
         check_ranks(s, err))
         return err->status;
-    if (zinf_preflight(&s->plan, s->options->nvme, traced_bytes(s), s->ranks->collective->rank,
-                       s->ranks->n_local, err) == ZINF_OK)
+    struct stat info = {0}; /* a drive may be one rank's or several ranks' */
+    const uint64_t drive = o->nvme && stat(o->nvme, &info) == 0 ? info.st_dev : 0;
+    zinf_sharing sharing = {s->ranks->collective->rank, s->ranks->n_local, 0};
+    if (zinf_ranks_alike(s->ranks, drive, &sharing.n_drive, err))
+        return err->status;
+    if (zinf_preflight(&s->plan, o->nvme, traced_bytes(s), &sharing, err) == ZINF_OK)
         zinf_preflight_files(&s->plan, s->options, err);
     malloc_trim(0); /* what the checker used */
     return zinf_ranks_together(s->ranks, err);

@@ -232,8 +232,8 @@ static void random_delays_on_every_rank_give_the_same_bits(void)
     CHECK(fine);
 }
 
-/* Last: the table is of no use afterwards. Rank 0 waits for what comes too late: by then it may have
- * given the memory away, so nothing may be written there, whatever is called next. */
+/* Last: the table is of no use afterwards. Rank 0 waits for what comes too late: by then it may
+ * have given the memory away, so nothing may be written there, whatever is called next. */
 static void a_wait_can_be_ended_from_another_thread_and_writes_nothing_later(void)
 {
     pthread_t thread;

@@ -1,6 +1,7 @@
 # tests/ranks/nodes.py - ranks on two nodes: two network namespaces of this machine, each with a
 # host name, shared memory and a disk of its own, joined by a virtual cable; the launchers' remote
 # shell enters them. Skipped where namespaces cannot be made. argv: zinf-plan, zinf-run.
+import json
 import os
 import shutil
 import signal
@@ -147,6 +148,26 @@ def each_node_has_copies_whose_bytes_are_compared_and_a_disk_of_its_own():
                 assert os.listdir(folder) == ["text"], os.listdir(folder)
 
 
+def ranks_of_a_node_share_a_drive_or_have_one_each():
+    fleet.words(2)  # are there nodes, is there MPI?
+    plan = fleet.plan_for(2, dict(layers=2, hidden=64, steps=2), SETTINGS)
+    need = json.loads(fleet.planned.stdout)["memory"]["nvme"]["planned_bytes"]
+    node, drives = fleet.enter("zinf-a"), [fleet.path("drive"), fleet.path("drive")]
+    for drive in drives:
+        os.mkdir(drive)
+        fleet.call(*node, "mount", "-t", "tmpfs", "-o", f"size={need + need // 2}", "none", drive)
+    for name in fleet.launchers:
+        for where, code in ((drives[0], drives[1]), 0), ((drives[0], drives[0]), 4):
+            script = fleet.file("driven", f"""#!/bin/sh
+if [ "{voyage.RANK}" = 0 ]; then drive={where[0]}; else drive={where[1]}; fi
+exec {fleet.run_command} {plan} --data {fleet.text} --nvme $drive
+""".encode())
+            os.chmod(script, 0o755)
+            done = fleet.call(*node, *base.Crew.words(fleet, 2, name), script, code=code,
+                              env=base.ENVIRONMENT)
+            assert not code or f"needs {2 * need} bytes" in done.stderr, done.stderr
+
+
 def a_killed_or_stopped_rank_of_another_node_ends_all():
     plan = fleet.plan_for(2, voyage.MODEL, SETTINGS, nodes=2)
     all_of_them = {(launcher, what): voyage.Voyage(fleet, plan, launcher, what, 1)
@@ -165,4 +186,5 @@ def a_killed_or_stopped_rank_of_another_node_ends_all():
 
 lib.main(fleet, [ranks_on_two_nodes_train_as_on_one,
                  each_node_has_copies_whose_bytes_are_compared_and_a_disk_of_its_own,
+                 ranks_of_a_node_share_a_drive_or_have_one_each,
                  a_killed_or_stopped_rank_of_another_node_ends_all])
