@@ -45,7 +45,7 @@ static const struct option {
     {"--prompt", "TEXT", TEXT, AT(prompt),
      "what the sample goes on from (token ids, unless the vocabulary is bytes)"},
     {"--temperature", "F", REAL, AT(temperature), "of the sample (0.8; 0: the likeliest token)"},
-    {"--eval", "FILE", TEXT, AT(eval), "at the end the loss and perplexity of all its tokens"},
+    {"--eval", "FILE", TEXT, AT(eval), "at the end the loss and perplexity of all its tokens, in windows of the plan's sequence"},
     {"--export", "HF_DIR", TEXT, AT(export),
      "at the end write a new Hugging Face directory, with the tokenizer of --init"},
     {"--export-dtype", "fp32|bf16|fp16|source", CHOICE, AT(export_dtype),
