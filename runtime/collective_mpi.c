@@ -32,7 +32,7 @@ typedef struct context {
     char *pieces[2];
     _Atomic uint64_t sent;
     atomic_int cancelled; /* 1: why is being written, 2: it is there */
-    char why[600];
+    char why[sizeof ((zinf_error *)0)->text];
 } context;
 
 static double now_s(void)
@@ -54,8 +54,33 @@ static zinf_status check(int rc, const char *what, zinf_error *err)
     return zinf_fail(err, ZINF_MACHINE, "MPI: %s: %s", what, text);
 }
 
+static void cancel(const zinf_collective *self, const char *why)
+{
+    context *c = self->context;
+    int none = 0;
+
+    if (!atomic_compare_exchange_strong(&c->cancelled, &none, 1))
+        return;
+    snprintf(c->why, sizeof c->why, "%s", why);
+    atomic_store(&c->cancelled, 2);
+}
+
+/* What was begun and not ended is written to its memory by any later call of MPI, and that memory
+ * is given away once its collective has failed: from the first failure on MPI is called no more. */
+static zinf_status failed(const zinf_collective *self, zinf_error *err)
+{
+    cancel(self, err->text);
+    return err->status;
+}
+
+static zinf_status ask_cancelled(context *c, zinf_error *err)
+{
+    return atomic_load(&c->cancelled) == 2 ? zinf_fail(err, ZINF_MACHINE, "%s", c->why) : ZINF_OK;
+}
+
 /* Until all, at most 2 * WINDOW, are done, or this run is cancelled. */
-static zinf_status finish(context *c, int n, MPI_Request *requests, zinf_error *err)
+static zinf_status finish(const zinf_collective *self, int n, MPI_Request *requests,
+                          zinf_error *err)
 {
     const struct timespec pause = {.tv_nsec = PAUSE_NS};
     MPI_Status statuses[2 * WINDOW];
@@ -63,20 +88,24 @@ static zinf_status finish(context *c, int n, MPI_Request *requests, zinf_error *
 
     for (uint64_t tries = 0;; tries++) {
         int done = 0;
-        if (check(MPI_Testall(n, requests, &done, statuses), "a transfer", err) || done)
+        if (ask_cancelled(self->context, err))
             return err->status;
-        if (atomic_load(&c->cancelled) == 2)
-            return zinf_fail(err, ZINF_MACHINE, "%s", c->why);
+        if (check(MPI_Testall(n, requests, &done, statuses), "a transfer", err))
+            return failed(self, err);
+        if (done)
+            return ZINF_OK;
         if (tries < SPINS)
             continue;
         nanosleep(&pause, NULL);
         if (tries % 1024)
             continue;
-        if (since == 0)
+        if (since == 0) {
             since = now_s();
-        else if (now_s() - since > LIMIT_S)
-            return zinf_fail(err, ZINF_MACHINE, "a collective was not complete after %d s, "
-                             "although every rank lives: one of them hangs outside of it", LIMIT_S);
+        } else if (now_s() - since > LIMIT_S) {
+            zinf_fail(err, ZINF_MACHINE, "a collective was not complete after %d s, although every "
+                      "rank lives: one of them hangs outside of it", LIMIT_S);
+            return failed(self, err);
+        }
     }
 }
 
@@ -85,12 +114,13 @@ static zinf_status start(const zinf_collective *self, bool send, void *bytes, ui
 {
     context *c = self->context;
 
-    if (!send)
-        return check(MPI_Irecv(bytes, (int)n, MPI_BYTE, (int)peer, 0, c->comm, ret_request),
-                     "receiving", err);
-    atomic_fetch_add(&c->sent, n);
-    return check(MPI_Isend(bytes, (int)n, MPI_BYTE, (int)peer, 0, c->comm, ret_request), "sending",
-                 err);
+    if (ask_cancelled(c, err))
+        return err->status;
+    if (send)
+        atomic_fetch_add(&c->sent, n);
+    const int rc = send ? MPI_Isend(bytes, (int)n, MPI_BYTE, (int)peer, 0, c->comm, ret_request)
+                        : MPI_Irecv(bytes, (int)n, MPI_BYTE, (int)peer, 0, c->comm, ret_request);
+    return check(rc, send ? "sending" : "receiving", err) ? failed(self, err) : ZINF_OK;
 }
 
 /* The peer `step` places behind (to send to) or before (to receive from) this rank. */
@@ -125,7 +155,7 @@ static zinf_status allgather(const zinf_collective *self, const void *send, void
                     return err->status;
                 started++;
             }
-            if (finish(self->context, started, requests, err))
+            if (finish(self, started, requests, err))
                 return err->status;
         }
     }
@@ -179,7 +209,7 @@ static zinf_status reduce_scatter(const zinf_collective *self, const void *send,
         if (item + 1 < items &&
             begin_exchange(self, whole, count, item + 1, &under_way[(item + 1) % 2], err))
             return err->status;
-        if (finish(c, 2, now->requests, err))
+        if (finish(self, 2, now->requests, err))
             return err->status;
         const float *piece = (const float *)(const void *)c->pieces[item % 2];
         for (uint64_t i = 0; i < now->n; i++)
@@ -224,7 +254,7 @@ static zinf_status reduce(const zinf_collective *self, const void *send, void *r
             if (start(self, !mine, bytes, n * sizeof(float), peer, &under_way[next % 2], err))
                 return err->status;
         }
-        if (finish(c, 1, &under_way[item % 2], err))
+        if (finish(self, 1, &under_way[item % 2], err))
             return err->status;
         if (!mine)
             continue;
@@ -292,7 +322,7 @@ static zinf_status broadcast(const zinf_collective *self, const void *send, void
                     return err->status;
                 started++;
             }
-            if (finish(self->context, started, requests, err))
+            if (finish(self, started, requests, err))
                 return err->status;
         }
     }
@@ -304,24 +334,13 @@ static uint64_t sent_bytes(const zinf_collective *self)
     return atomic_load(&((context *)self->context)->sent);
 }
 
-static void cancel(const zinf_collective *self, const char *why)
-{
-    context *c = self->context;
-
-    int none = 0;
-
-    if (!atomic_compare_exchange_strong(&c->cancelled, &none, 1))
-        return;
-    snprintf(c->why, sizeof c->why, "%s", why);
-    atomic_store(&c->cancelled, 2);
-}
-
 static void leave(const zinf_collective *self, int code)
 {
     context *c = self->context;
 
     if (code) {
-        MPI_Abort(c->comm, code);
+        /* not of a copy of it, for which MPICH ends the ranks of this node only */
+        MPI_Abort(MPI_COMM_WORLD, code);
         _Exit(code);
     }
     MPI_Comm_free(&c->comm);

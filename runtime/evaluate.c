@@ -99,8 +99,9 @@ zinf_status zinf_evaluate(const zinf_plan *plan, zinf_executor *executor, const 
         result.perplexity = exp(result.loss);
         if (!isfinite(result.loss)) {
             ranks->agreed = true; /* the same sum on every rank */
-            return zinf_fail(err, ZINF_WRONG_RESULT, "--eval: the loss is %g: the weights or what "
-                             "is computed from them are not finite", result.loss);
+            return zinf_fail(err, ZINF_WRONG_RESULT, "--eval: the loss is %s: the weights or what "
+                             "is computed from them are not finite",
+                             isnan(result.loss) ? "nan" : "inf");
         }
     }
     *ret_evaluation = result;

@@ -286,6 +286,13 @@ static zinf_status add_shard(zinf_hf_reader *r, const char *name, zinf_error *er
     return ZINF_OK;
 }
 
+static bool is_printable(const char *name)
+{
+    while (*name && (unsigned char)*name >= ' ' && *name != 0x7f)
+        name++;
+    return !*name;
+}
+
 /* Each file once; a name stays inside the directory. */
 static zinf_status list_shards(zinf_hf_reader *r, json_object *map, zinf_error *err)
 {
@@ -294,7 +301,8 @@ static zinf_status list_shards(zinf_hf_reader *r, json_object *map, zinf_error *
     json_object_object_foreach(map, key, value) {
         const char *name = json_object_is_type(value, json_type_string)
                                ? json_object_get_string(value) : "";
-        if (!ends_with(name, ".safetensors") || strchr(name, '/') || strlen(name) > 200)
+        if (!ends_with(name, ".safetensors") || strchr(name, '/') || strlen(name) > 200 ||
+            !is_printable(name))
             return refuse(r, err, "\"%s\" places \"%s\" in %s, which is no name of a .safetensors "
                           "file in this directory", ZINF_HF_INDEX, zinf_show(key).text,
                           zinf_json_show(value).text);
@@ -359,13 +367,19 @@ out:
 static zinf_status read_shards(zinf_hf_reader *r, zinf_error *err)
 {
     json_object *index = NULL, *map = NULL;
-    char *single = NULL, extra[300] = "", missing[300] = "";
+    char *single = NULL, *several = NULL, extra[300] = "", missing[300] = "";
+    struct stat st; /* of a link, which may lead nowhere */
     uint32_t n_extra = 0, n_missing = 0;
 
-    if (path_of(r, ZINF_HF_SINGLE, &single, err))
-        return err->status;
-    const bool is_single = !access(single, F_OK);
-    free(single);
+    if (path_of(r, ZINF_HF_SINGLE, &single, err) || path_of(r, ZINF_HF_INDEX, &several, err))
+        goto out;
+    const bool is_single = !lstat(single, &st);
+    if (!is_single && lstat(several, &st)) {
+        refuse(r, err, "it has neither \"%s\" nor \"%s\"; weights of another kind, such as "
+               "pytorch_model.bin, are written as these by transformers' save_pretrained",
+               ZINF_HF_SINGLE, ZINF_HF_INDEX);
+        goto out;
+    }
     if (is_single ? add_shard(r, ZINF_HF_SINGLE, err)
                   : read_index(r, &index, &map, err) || list_shards(r, map, err))
         goto out;
@@ -391,6 +405,8 @@ static zinf_status read_shards(zinf_hf_reader *r, zinf_error *err)
                missing, strstr(missing, "\"lm_head.weight\"") ? "; if the embeddings are the head, "
                "write \"tie_word_embeddings\": true in config.json and plan again" : "");
 out:
+    free(single);
+    free(several);
     json_object_put(index);
     return err->status;
 }

@@ -29,13 +29,16 @@ zinf_shown zinf_json_show(json_object *value)
                                                                JSON_C_TO_STRING_NOSLASHESCAPE));
 }
 
-/* Index of the first byte that no JSON has there; n if there is none. Strings end before n then. */
+/* Index of the first byte that no JSON has there, or of an escaped NUL, where json-c's names end; n
+ * if there is none. Strings end before n then. */
 static size_t find_stray(const char *text, size_t n)
 {
     bool quoted = false;
 
     for (size_t i = 0; i < n; i++) {
         const unsigned char c = (unsigned char)text[i];
+        if (quoted && n - i >= 6 && !memcmp(text + i, "\\u0000", 6))
+            return i;
         if (quoted ? c < ' ' : !c || !strchr("{}[]:,\"0123456789+-.eEtrufalsn \t\r\n", c))
             return i;
         if (quoted && c == '\\' && i + 1 < n && (unsigned char)text[i + 1] >= ' ')
@@ -130,6 +133,9 @@ zinf_status zinf_json_parse(const char *what, const char *text, size_t n, int de
     const size_t stray = find_stray(text, n);
     if (stray < n) {
         json_tokener_free(tokener);
+        if (text[stray] == '\\')
+            return zinf_fail(err, ZINF_BAD_INPUT, "%s has a NUL in a string (\\u0000 at byte %zu), "
+                             "which no name has", what, stray);
         return zinf_fail(err, ZINF_BAD_INPUT, "%s is not well-formed JSON: byte %zu is 0x%02x, "
                          "which has no place there", what, stray, (unsigned char)text[stray]);
     }

@@ -166,11 +166,11 @@ static zinf_status check_kernels(const zinf_plan *plan, const zinf_backend *back
 }
 
 /* Before the file is made: what a killed run left there is going to be replaced. */
-static zinf_status check_disk(const zinf_plan *plan, const char *nvme, uint32_t rank,
-                              uint32_t n_local, zinf_error *err)
+static zinf_status check_disk(const zinf_plan *plan, const char *nvme,
+                              const zinf_sharing *sharing, zinf_error *err)
 {
-    const uint64_t bytes = plan->machine.arena_bytes[ZINF_TIER_NVME];
-    const uint64_t need = bytes > UINT64_MAX / n_local ? UINT64_MAX : bytes * n_local;
+    const uint64_t bytes = plan->machine.arena_bytes[ZINF_TIER_NVME], n = sharing->n_drive;
+    const uint64_t need = bytes > UINT64_MAX / n ? UINT64_MAX : bytes * n;
     char path[PATH_MAX];
     struct statvfs fs;
     struct stat old;
@@ -181,15 +181,16 @@ static zinf_status check_disk(const zinf_plan *plan, const char *nvme, uint32_t 
                          strerror(errno));
     if (__builtin_mul_overflow((uint64_t)fs.f_bavail, (uint64_t)fs.f_frsize, &left))
         left = UINT64_MAX;
-    const int n = snprintf(path, sizeof path, "%s/zinf-rank%" PRIu32 ".nvme", nvme, rank);
-    if (n < (int)sizeof path &&
+    const int length = snprintf(path, sizeof path, "%s/zinf-rank%" PRIu32 ".nvme", nvme,
+                                sharing->rank);
+    if (length < (int)sizeof path &&
         lstat(path, &old) == 0 && S_ISREG(old.st_mode) &&
-        __builtin_add_overflow(left, (uint64_t)old.st_blocks * 512 * n_local, &left))
+        __builtin_add_overflow(left, (uint64_t)old.st_blocks * 512 * n, &left))
         left = UINT64_MAX;
     if (need > left)
-        return zinf_fail(err, ZINF_MACHINE, "the plan needs %" PRIu64 " bytes in --nvme \"%s\", "
+        return zinf_fail(err, ZINF_MACHINE, "the plan needs %" PRIu64 " bytes in --nvme \"%s\"%s, "
                          "its filesystem has %" PRIu64 " bytes free; free some, or name another "
-                         "directory", need, nvme, left);
+                         "directory", need, nvme, n > 1 ? " for all ranks there" : "", left);
     return ZINF_OK;
 }
 
@@ -243,7 +244,7 @@ zinf_status zinf_preflight_files(const zinf_plan *plan, const zinf_run_options *
 }
 
 zinf_status zinf_preflight(const zinf_plan *plan, const char *nvme, uint64_t more_bytes,
-                           uint32_t rank, uint32_t n_local, zinf_error *err)
+                           const zinf_sharing *sharing, zinf_error *err)
 {
     const zinf_backend *backend = zinf_backend_find(plan->machine.backend);
     struct stat info;
@@ -263,10 +264,10 @@ zinf_status zinf_preflight(const zinf_plan *plan, const char *nvme, uint64_t mor
             return zinf_fail(err, ZINF_BAD_INPUT, "--nvme \"%s\": %s", nvme, strerror(errno));
         if (!S_ISDIR(info.st_mode))
             return zinf_fail(err, ZINF_BAD_INPUT, "--nvme \"%s\" is no directory", nvme);
-        if (check_disk(plan, nvme, rank, n_local, err))
+        if (check_disk(plan, nvme, sharing, err))
             return err->status;
     }
     if (check_kernels(plan, backend, err))
         return err->status;
-    return check_memory(plan, more_bytes, n_local, err);
+    return check_memory(plan, more_bytes, sharing->n_machine, err);
 }

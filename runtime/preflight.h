@@ -10,11 +10,15 @@
 #include "runtime/options.h"
 #include "runtime/plan.h"
 
+/* A rank, and how many, with it, share its machine and the filesystem of its nvme directory. */
+typedef struct zinf_sharing {
+    uint32_t rank, n_machine, n_drive;
+} zinf_sharing;
+
 /* Memory (the machine's, the control group's, the limits of the process), disk, backend.
- * nvme may be NULL. more_bytes: of memory, besides the plan's total. rank: whose file; n_local:
- * ranks that share this machine. Touches nothing. */
+ * nvme may be NULL. more_bytes: of memory, besides the plan's total. Touches nothing. */
 zinf_status zinf_preflight(const zinf_plan *plan, const char *nvme, uint64_t more_bytes,
-                           uint32_t rank, uint32_t n_local, zinf_error *err);
+                           const zinf_sharing *sharing, zinf_error *err);
 
 /* Can all files be opened that this run will have open at a time? Asked when the ranks are joined;
  * what their MPI library opens later is not known. */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "runtime/collective_mpi.h"
 
@@ -71,21 +72,21 @@ zinf_ranks zinf_ranks_self(void)
     return (zinf_ranks){.collective = &zinf_collective_self, .n_local = 1};
 }
 
-/* How many ranks say that they are on the host this one is on. */
-static zinf_status count_local(zinf_ranks *ranks, zinf_error *err)
+zinf_status zinf_ranks_alike(const zinf_ranks *ranks, uint64_t value, uint32_t *ret_n,
+                             zinf_error *err)
 {
     const zinf_collective *c = ranks->collective;
     char host[256] = "";
-    uint64_t *all = calloc(c->n_ranks, sizeof *all), mine = 0xcbf29ce484222325;
+    uint64_t *all = calloc(c->n_ranks, sizeof *all);
 
+    *ret_n = 0;
     if (!all)
         return zinf_fail(err, ZINF_MACHINE, "out of memory for %" PRIu32 " ranks", c->n_ranks);
     gethostname(host, sizeof host - 1);
-    for (const char *at = host; *at; at++)
-        mine = (mine ^ (unsigned char)*at) * 0x100000001b3;
-    c->allgather(c, &mine, all, 1, ZINF_F64, err);
-    for (uint32_t r = 0; r < c->n_ranks; r++)
-        ranks->n_local += all[r] == mine;
+    const uint64_t mine = XXH3_64bits_withSeed(host, strlen(host), value);
+    if (c->allgather(c, &mine, all, 1, ZINF_F64, err) == ZINF_OK)
+        for (uint32_t r = 0; r < c->n_ranks; r++)
+            *ret_n += all[r] == mine;
     free(all);
     return err->status;
 }
@@ -154,7 +155,7 @@ zinf_status zinf_ranks_join(const zinf_launch *launch, zinf_ranks *ret_ranks, zi
                   "them: another MPI's mpirun?", launch->launcher, launch->n_ranks,
                   ret_ranks->table.n_ranks);
     else if (zinf_watch_open(ret_ranks->collective, &ret_ranks->watch, err) == ZINF_OK)
-        count_local(ret_ranks, err);
+        zinf_ranks_alike(ret_ranks, 0, &ret_ranks->n_local, err);
     alarm(0);
     return err->status;
 }

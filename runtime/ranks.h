@@ -43,6 +43,10 @@ zinf_status zinf_ranks_compare(zinf_ranks *ranks, const zinf_ranks_fact *facts, 
  * and in order. */
 zinf_status zinf_ranks_together(zinf_ranks *ranks, zinf_error *err);
 
+/* How many ranks of this machine have this value, this one included. */
+zinf_status zinf_ranks_alike(const zinf_ranks *ranks, uint64_t value, uint32_t *ret_n,
+                             zinf_error *err);
+
 /* Sums over ranks, on every rank; of integers modulo 2^64. */
 zinf_status zinf_ranks_sum(zinf_ranks *ranks, double *values, uint32_t n, zinf_error *err);
 zinf_status zinf_ranks_add(zinf_ranks *ranks, uint64_t *values, uint32_t n, zinf_error *err);

@@ -37,6 +37,15 @@ enum { MOST_SKIPPED = 10 }; /* steps in a row whose loss or norm is not finite *
 
 /* ---- load ---- */
 
+static zinf_sample_options sample_options(const zinf_session *s)
+{
+    const zinf_run_options *o = s->options;
+
+    return (zinf_sample_options){
+        o->prompt, o->sample, s->plan.job.seed + s->progress.step, o->temperature,
+        s->plan.model.vocab == 256 || (s->data && !strcmp(zinf_data_format(s->data), "bytes"))};
+}
+
 static zinf_status open_data(zinf_session *s, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
@@ -55,7 +64,8 @@ static zinf_status open_data(zinf_session *s, zinf_error *err)
     if (o->eval && zinf_data_open(o->eval, model->vocab, job->sequence, job->seed, false, &s->eval,
                                   err))
         return err->status;
-    return ZINF_OK;
+    const zinf_sample_options sample = sample_options(s);
+    return o->sample ? zinf_sample_check(&s->plan, &sample, err) : ZINF_OK;
 }
 
 /* Of --export-dtype source. */
@@ -168,8 +178,12 @@ static zinf_status read_plan(zinf_session *s, zinf_error *err)
     if (zinf_ranks_compare(s->ranks, facts, sizeof facts / sizeof *facts, err) ||
         check_ranks(s, err))
         return err->status;
-    if (zinf_preflight(&s->plan, s->options->nvme, traced_bytes(s), s->ranks->collective->rank,
-                       s->ranks->n_local, err) == ZINF_OK)
+    struct stat info = {0}; /* a drive may be one rank's or several ranks' */
+    const uint64_t drive = o->nvme && stat(o->nvme, &info) == 0 ? info.st_dev : 0;
+    zinf_sharing sharing = {s->ranks->collective->rank, s->ranks->n_local, 0};
+    if (zinf_ranks_alike(s->ranks, drive, &sharing.n_drive, err))
+        return err->status;
+    if (zinf_preflight(&s->plan, o->nvme, traced_bytes(s), &sharing, err) == ZINF_OK)
         zinf_preflight_files(&s->plan, s->options, err);
     malloc_trim(0); /* what the checker used */
     return zinf_ranks_together(s->ranks, err);
@@ -627,6 +641,19 @@ static zinf_status evaluate(zinf_session *s, zinf_error *err)
     return s->log ? zinf_log_eval(s->log, s->options->log, &e, err) : ZINF_OK;
 }
 
+static zinf_status sample(zinf_session *s, FILE *out, zinf_error *err)
+{
+    const zinf_sample_options options = sample_options(s);
+    uint64_t done;
+
+    if (zinf_sample(&s->plan, s->executor, &options, s->ranks, s->stop, out, &done, err))
+        return err->status;
+    if (done < options.n_tokens)
+        zinf_progress_say(&s->line, "zinf-run: the sample was stopped after %" PRIu64 " of %"
+                          PRIu64 " tokens", done, options.n_tokens);
+    return ZINF_OK;
+}
+
 static zinf_status finish(zinf_session *s, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
@@ -640,15 +667,8 @@ static zinf_status finish(zinf_session *s, zinf_error *err)
         return zinf_session_rescue(s, &not_exported, err);
     if (o->eval && evaluate(s, err))
         return err->status;
-    if (o->sample) {
-        const bool bytes = s->plan.model.vocab == 256 ||
-                           (s->data && !strcmp(zinf_data_format(s->data), "bytes"));
-        const zinf_sample_options sample = {o->prompt, o->sample,
-                                            s->plan.job.seed + s->progress.step,
-                                            o->temperature, bytes};
-        if (zinf_sample(&s->plan, s->executor, &sample, first ? stdout : NULL, err))
-            return err->status;
-    }
+    if (o->sample && sample(s, first ? stdout : NULL, err))
+        return err->status;
     account(s);
     if (account_ranks(s, err))
         return err->status;

@@ -15,6 +15,8 @@ typedef struct window {
 
 static void push(window *w, int32_t token)
 {
+    if (!w)
+        return;
     if (w->n && w->n == w->most) { /* the oldest makes room; most is never 0 */
         w->n--;
         memmove(w->tokens, w->tokens + 1, w->n * sizeof *w->tokens);
@@ -45,6 +47,7 @@ static void print_token(FILE *out, int32_t token, bool bytes)
         fprintf(out, "%" PRId32 " ", token);
 }
 
+/* w: NULL only looks. */
 static zinf_status read_prompt(const zinf_sample_options *options, uint64_t vocab, window *w,
                                FILE *out, zinf_error *err)
 {
@@ -94,26 +97,38 @@ static int32_t choose(const float *logits, uint64_t n, double temperature, doubl
     return (int32_t)best;
 }
 
+zinf_status zinf_sample_check(const zinf_plan *plan, const zinf_sample_options *options,
+                              zinf_error *err)
+{
+    if (plan->programs[ZINF_PROGRAM_SAMPLE].n_segments == 0)
+        return zinf_fail(err, ZINF_BAD_INPUT, "the plan has no sample program; leave --sample out");
+    return read_prompt(options, plan->model.vocab, NULL, NULL, err);
+}
+
 zinf_status zinf_sample(const zinf_plan *plan, zinf_executor *executor,
-                        const zinf_sample_options *options, FILE *out, zinf_error *err)
+                        const zinf_sample_options *options, zinf_ranks *ranks,
+                        const volatile sig_atomic_t *stop, FILE *out, uint64_t *ret_done,
+                        zinf_error *err)
 {
     const uint64_t vocab = plan->model.vocab;
     const uint64_t n_choices = options->bytes && vocab > 256 ? 256 : vocab;
     window w = {.most = plan->job.sequence};
     float *logits = calloc(vocab, sizeof *logits);
 
+    *ret_done = 0;
     w.tokens = calloc(w.most, sizeof *w.tokens);
-    if (!logits || !w.tokens) {
+    if (!logits || !w.tokens)
         zinf_fail(err, ZINF_MACHINE, "out of memory for a sample");
-        goto done;
-    }
-    if (plan->programs[ZINF_PROGRAM_SAMPLE].n_segments == 0) {
-        zinf_fail(err, ZINF_BAD_INPUT, "the plan has no sample program; leave --sample out");
-        goto done;
-    }
-    if (read_prompt(options, vocab, &w, out, err))
+    else
+        read_prompt(options, vocab, &w, out, err);
+    if (zinf_ranks_together(ranks, err))
         goto done;
     for (uint64_t i = 0; i < options->n_tokens; i++) {
+        double told = *stop != 0;
+        if (zinf_ranks_sum(ranks, &told, 1, err))
+            goto done;
+        if (told > 0)
+            break;
         zinf_env env = {.batch = batch, .batch_context = &w, .row = w.n - 1, .logits = logits};
         if (zinf_executor_run(executor, ZINF_PROGRAM_SAMPLE, &env, err))
             goto done;
@@ -123,6 +138,7 @@ zinf_status zinf_sample(const zinf_plan *plan, zinf_executor *executor,
         if (out)
             fflush(out);
         push(&w, token);
+        ++*ret_done;
     }
     if (out) {
         fputc('\n', out);

@@ -307,6 +307,28 @@ def a_sample_of_text_has_no_token_beyond_a_byte():
     assert len(ids) == 40 and max(map(int, ids)) > 256 * 2, ids
 
 
+def a_prompt_that_is_none_is_refused_before_the_training():
+    plan, log = lab.plan({**MODEL, "vocab": 300}, DEVICE), lab.path("log")
+    tokens = lab.file("tokens.bin", bytes(4000))
+    for prompt in "1,2", "300", "-1", "abc", " ", "0x10", "1.5", "1 2 300":
+        done = lab.call(lab.run_command, plan, "--data", tokens, "--steps", "2", "--log", log,
+                        "--sample", "3", "--prompt", prompt, code=2)
+        assert f'--prompt "{prompt}"' in done.stderr and not done.stdout, done
+        assert not os.path.exists(log) or not os.path.getsize(log)
+
+
+def a_signal_ends_a_sample_and_the_run():
+    process = subprocess.Popen(
+        [lab.run_command, lab.plan(MODEL, DEVICE), "--data", lab.text, "--steps", "1", "--sample",
+         "1000000000"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.read(20)
+    process.send_signal(signal.SIGTERM)
+    out, text = process.communicate(timeout=60)
+    assert process.returncode == 0 and b"memory" in out, (process.returncode, out[-500:])
+    done = re.search(rb"the sample was stopped after (\d+) of 1000000000 tokens", text)
+    assert done and int(done.group(1)) >= 20, text
+
+
 # ---- memory ----
 
 def memory_is_what_was_planned():
@@ -533,6 +555,7 @@ lib.main(lab, [
     validation_is_the_training_loss_on_the_same_tokens,
     validation_takes_the_first_sequences_in_the_order_of_the_file, a_sample_goes_on_from_its_prompt,
     a_sample_of_text_has_no_token_beyond_a_byte,
+    a_prompt_that_is_none_is_refused_before_the_training, a_signal_ends_a_sample_and_the_run,
     memory_is_what_was_planned, whatever_the_search_chooses_runs,
     mistakes_of_the_user_exit_with_2_and_name_them,
     an_input_that_is_not_there_is_found_before_anything_is_written,

@@ -232,19 +232,30 @@ static void random_delays_on_every_rank_give_the_same_bits(void)
     CHECK(fine);
 }
 
-/* Last: the table is of no use afterwards. Rank 0 waits for what nobody sends. */
-static void a_wait_can_be_ended_from_another_thread(void)
+/* Last: the table is of no use afterwards. Rank 0 waits for what comes too late: by then it may
+ * have given the memory away, so nothing may be written there, whatever is called next. */
+static void a_wait_can_be_ended_from_another_thread_and_writes_nothing_later(void)
 {
     pthread_t thread;
-    double x = 0;
-    zinf_error called = {0};
+    double x = C->rank, more[3] = {0};
+    zinf_error called = {0}, again = {0};
 
-    if (C->rank != 0)
+    if (C->rank != 0) {
+        usleep(600000);
+        CHECK(C->broadcast(C, &x, &x, 1, ZINF_F64, 1, &called) == ZINF_OK && x == 1);
         return;
+    }
     CHECK(!pthread_create(&thread, NULL, cancel_later, NULL));
     CHECK(C->broadcast(C, &x, &x, 1, ZINF_F64, 1, &called) == ZINF_MACHINE);
     CHECK(!strcmp(called.text, "called back"));
     pthread_join(thread, NULL);
+    x = 7;
+    usleep(600000);
+    for (int i = 0; i < 3; i++) {
+        again = (zinf_error){0};
+        CHECK(C->allgather(C, &x, more, 1, ZINF_F64, &again) == ZINF_MACHINE);
+        CHECK(x == 7 && !strcmp(again.text, "called back"));
+    }
 }
 
 int main(void)
@@ -265,9 +276,9 @@ int main(void)
     RUN(what_is_sent_is_counted);
     RUN(integers_are_added_modulo_2_to_the_64);
     RUN(random_delays_on_every_rank_give_the_same_bits);
-    RUN(a_wait_can_be_ended_from_another_thread);
+    RUN(a_wait_can_be_ended_from_another_thread_and_writes_nothing_later);
     const int code = check_finish();
     fflush(stdout);
-    usleep(1000000); /* the others stay until rank 0 has told: no failure of theirs ends it */
+    usleep(2000000); /* the others stay until rank 0 has told: no failure of theirs ends it */
     _exit(code);
 }

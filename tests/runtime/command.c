@@ -146,6 +146,14 @@ static void the_hash_depends_on_no_cut(void)
     zinf_plan_free(&plan);
 }
 
+static void no_error_has_what_a_terminal_would_obey(void)
+{
+    zinf_error err = {0};
+
+    zinf_fail(&err, ZINF_BAD_INPUT, "\"%s\" is no file", "a\x1b[2J\nb\x7f\t\xc3\xa9");
+    CHECK(!strcmp(err.text, "\"a?[2J?b??\xc3\xa9\" is no file"));
+}
+
 static void logged_numbers_read_back_to_the_same_bits(void)
 {
     const zinf_step_report step = {.step = 3, .loss = 1.0 / 3, .lr = 6e-4, .norm = NAN,
@@ -170,6 +178,7 @@ int main(void)
     RUN(numbers_of_options_are_typed_and_ranged);
     RUN(the_rate_warms_up_and_falls_as_a_cosine);
     RUN(the_hash_depends_on_no_cut);
+    RUN(no_error_has_what_a_terminal_would_obey);
     RUN(logged_numbers_read_back_to_the_same_bits);
     return check_finish();
 }

@@ -404,6 +404,15 @@ static void numbers_are_typed_and_ranged(void)
 
 /* ---- the parse ---- */
 
+static void a_nul_hidden_in_an_escape_is_refused(void)
+{
+    /* json-c's names end there: "model_type\0x" would be "model_type" */
+    CHECK(parse("{\"model_type\\u0000x\": \"gpt2\"}") == ZINF_BAD_INPUT && says("NUL"));
+    CHECK(parse("{\"model_type\": \"gpt2\\u0000x\"}") == ZINF_BAD_INPUT && says("at byte 20"));
+    CHECK(parse("{\"a\": [\"\\\\\\u0000\"]}") == ZINF_BAD_INPUT && says("NUL"));
+    CHECK(parse("{\"a\": \"\\\\u0000 \\u0001\"}") && says("model_type")); /* no escape of it */
+}
+
 static void keys_that_come_twice_are_refused(void)
 {
     CHECK(parse("{\"model_type\": \"gpt2\", \"a\": {\"b\": 1, \"c\": [{\"b\": 1}], \"b\": 2}}"));
@@ -456,6 +465,7 @@ int main(void)
     RUN(what_would_change_the_result_is_refused_by_name);
     RUN(every_field_of_transformers_has_a_verdict);
     RUN(numbers_are_typed_and_ranged);
+    RUN(a_nul_hidden_in_an_escape_is_refused);
     RUN(keys_that_come_twice_are_refused);
     RUN(what_is_no_json_object_is_refused);
     RUN(files_that_cannot_be_read_are_named);

@@ -30,7 +30,9 @@ static zinf_status ask(uint64_t device, uint64_t overhead, uint64_t more, uint32
     plan.machine.arena_bytes[ZINF_TIER_DEVICE] = device;
     plan.machine.overhead_bytes[ZINF_TIER_HOST] = overhead;
     memset(&err, 0, sizeof err);
-    return zinf_preflight(&plan, NULL, more, 0, n_local, &err);
+    const zinf_sharing sharing = {0, n_local, n_local};
+
+    return zinf_preflight(&plan, NULL, more, &sharing, &err);
 }
 
 static bool said(const char *text)

@@ -336,7 +336,11 @@ static void tensors_that_do_not_fit_are_named(void)
     CHECK(try_open(&r) == ZINF_BAD_INPUT && says("1 tensors of the plan's model are missing"));
     CHECK(says("\"transformer.wte.weight\""));
     unlink(path("in/model.safetensors"));
-    CHECK(try_open(&r) == ZINF_BAD_INPUT && says("model.safetensors.index.json"));
+    CHECK(try_open(&r) == ZINF_BAD_INPUT && says("neither \"model.safetensors\" nor"));
+    CHECK(says("model.safetensors.index.json") && says("pytorch_model.bin"));
+    CHECK(!symlink("nowhere", path("in/model.safetensors")));
+    CHECK(try_open(&r) == ZINF_BAD_INPUT && says("/in/model.safetensors\" cannot be opened"));
+    unlink(path("in/model.safetensors"));
     spill("in/model.safetensors", "xyz", 3);
     CHECK(try_open(&r) == ZINF_BAD_INPUT && says("truncated"));
 }
@@ -407,6 +411,7 @@ static void an_index_that_is_wrong_is_refused(void)
         {"\"transformer.wte.weight\": \"a.safetensors\", ", "", "does not place there"},
         {"\"b.safetensors\", \"tr", "\"c.safetensors\", \"tr", "c.safetensors"},
         {"\"a.safetensors\"", "\"../a.safetensors\"", "in this directory"},
+        {"\"a.safetensors\"", "\"\\u001b[2J\\na.safetensors\"", "in this directory"},
         {"\"a.safetensors\"", "\"/etc/passwd\"", "in this directory"},
         {"\"a.safetensors\"", "7", "in this directory"},
         {"\"transformer.wpe.weight\"", "\"transformer.wte.weight\"", "twice"},
