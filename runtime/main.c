@@ -105,7 +105,9 @@ int main(int argc, char **argv)
              same_purpose(&options, &ranks, &err) == ZINF_OK && !options.help)
         zinf_run(&options, &ranks, &stop, &err);
     zinf_ranks_leave(&ranks, &err);
-    if (err.status && (!ranks.collective || ranks.collective->n_ranks == 1))
+    if (err.status && (!ranks.collective || ranks.collective->n_ranks == 1)) {
         speak(&launch, &err);
+        zinf_ranks_abandon(&launch, (int)err.status);
+    }
     return (int)err.status;
 }

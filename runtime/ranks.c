@@ -114,8 +114,8 @@ static zinf_status limit_joining(const zinf_launch *launch, zinf_error *err)
         return zinf_fail(err, ZINF_BAD_INPUT, "%s=\"%s\" is no number of seconds from 1",
                          join_name, getenv(join_name));
     snprintf(not_joined, sizeof not_joined, "zinf-run: rank %" PRIu32 ": not all of %" PRIu32
-             " ranks have joined within %" PRIu32 " s (%s): one was stopped, or its machine "
-             "hangs\n", launch->rank, launch->n_ranks, seconds, join_name);
+             " ranks have joined within %" PRIu32 " s (%s): one was stopped, could not start, or "
+             "its machine hangs\n", launch->rank, launch->n_ranks, seconds, join_name);
     sigaction(SIGALRM, &action, NULL);
     alarm(seconds);
     return ZINF_OK;
@@ -158,6 +158,18 @@ zinf_status zinf_ranks_join(const zinf_launch *launch, zinf_ranks *ret_ranks, zi
         zinf_ranks_alike(ret_ranks, 0, &ret_ranks->n_local, err);
     alarm(0);
     return err->status;
+}
+
+/* MPICH's mpirun takes a process that ends before it has joined for one that needs no MPI; what
+ * its library would write to it ends all (PMI 1's wire protocol, as simple_pmi.c of MPICH). srun,
+ * which sets the same variables, speaks PMI 2. */
+void zinf_ranks_abandon(const zinf_launch *launch, int code)
+{
+    uint32_t fd;
+
+    if (launch->module && !strcmp(launch->module, "mpich") && !getenv("SLURM_PROCID") &&
+        number_of("PMI_FD", &fd))
+        dprintf((int)fd, "cmd=abort exitcode=%d\n", code);
 }
 
 zinf_status zinf_ranks_compare(zinf_ranks *ranks, const zinf_ranks_fact *facts, uint32_t n,

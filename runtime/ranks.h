@@ -25,6 +25,9 @@ typedef struct zinf_ranks {
     zinf_collective table;
 } zinf_ranks;
 
+/* Of a rank that could not join: ends the others, who wait for it, where the launcher does not. */
+void zinf_ranks_abandon(const zinf_launch *launch, int code);
+
 /* One rank alone. */
 zinf_ranks zinf_ranks_self(void);
 zinf_status zinf_ranks_join(const zinf_launch *launch, zinf_ranks *ret_ranks, zinf_error *err);

@@ -390,30 +390,24 @@ static zinf_status next_batch(void *context, uint64_t n, uint64_t cols, int32_t 
     return ZINF_OK;
 }
 
-/* Mean loss over the first batches of the validation data, in file order; as many as are asked
- * for, and what is missing to the same number on every rank. */
+/* Mean loss over the first sequences of the validation data: as many as the micro-batches that are
+ * asked for have, or all; each once, whatever the ranks. */
 static zinf_status validate(zinf_session *s, double *ret_loss, zinf_error *err)
 {
-    const uint64_t micro = s->plan.decisions.micro_batch;
-    const uint64_t most = (zinf_data_n_sequences(s->val) + micro - 1) / micro;
-    const uint64_t wanted = s->options->val_batches < most ? s->options->val_batches : most;
-    const uint64_t ranks = s->ranks->collective->n_ranks, n = (wanted + ranks - 1) / ranks;
-    uint64_t position = 0;
-    token_source source = {s->ranks->collective, s->val, &position};
-    double sum = 0;
+    static const volatile sig_atomic_t never = 0; /* half a validation is none */
+    const uint64_t all = zinf_data_n_sequences(s->val), micro = s->plan.decisions.micro_batch;
+    const uint64_t batches = s->options->val_batches;
+    zinf_evaluation e;
 
     if (zinf_session_flush(s, err))
         return err->status;
-    if (n == 0 || s->plan.programs[ZINF_PROGRAM_EVAL].n_segments == 0)
+    if (batches == 0)
         return zinf_fail(err, ZINF_BAD_INPUT, "there is nothing to validate with: --val-batches "
-                         "is 0, or the plan has no eval program");
-    for (uint64_t i = 0; i < n; i++) {
-        zinf_env env = {.step = s->progress.step, .batch = next_batch, .batch_context = &source};
-        if (zinf_executor_run(s->executor, ZINF_PROGRAM_EVAL, &env, err))
-            return err->status;
-        sum += env.loss;
-    }
-    *ret_loss = sum / (double)n;
+                         "is 0");
+    if (zinf_evaluate(&s->plan, s->executor, s->val, batches < all / micro ? batches * micro : all,
+                      s->ranks, &never, &e, err))
+        return err->status;
+    *ret_loss = e.loss;
     return ZINF_OK;
 }
 
@@ -628,8 +622,13 @@ static zinf_status evaluate(zinf_session *s, zinf_error *err)
 {
     zinf_evaluation e;
 
-    if (zinf_evaluate(&s->plan, s->executor, s->eval, s->ranks, s->stop, &e, err))
+    if (zinf_evaluate(&s->plan, s->executor, s->eval, UINT64_MAX, s->ranks, s->stop, &e, err))
         return err->status;
+    if (e.n_done && !isfinite(e.loss)) {
+        s->ranks->agreed = true; /* the same sum on every rank */
+        return zinf_fail(err, ZINF_WRONG_RESULT, "--eval: the loss is %s: the weights or what is "
+                         "computed from them are not finite", isnan(e.loss) ? "nan" : "inf");
+    }
     if (e.n_done < e.n_sequences) {
         zinf_progress_say(&s->line, "zinf-run: evaluation stopped after %" PRIu64 " of %" PRIu64
                           " sequences", e.n_done, e.n_sequences);

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import time
 
 import crew as base
 import tap
@@ -101,6 +102,20 @@ def help_is_for_all_ranks_or_for_none():
         assert done.stdout.count("usage: ") == 1 and "zinf-run: " not in done.stderr, done
         for one, other in ((good, "--help"), ("--help", good))[:1 if number else 2]:
             assert "another --help than rank 0" in sentence(two(one, other, name=name))
+
+
+def a_rank_that_cannot_join_ends_those_who_wait_for_it():
+    good = f"{plan(2)} --data {crew.text}"
+    for name in crew.launchers or [None]:
+        script = crew.file("unjoined", f"""#!/bin/bash
+if [ "{RANK}" = 1 ]; then export ZINF_JOIN_SECONDS=soon; fi
+exec {crew.run_command} {good}
+""".encode())
+        os.chmod(script, 0o755)
+        began = time.monotonic()
+        done = crew.call(*crew.words(2, name), script, code=2, env=base.ENVIRONMENT)
+        assert 'rank 1: ZINF_JOIN_SECONDS="soon" is no number' in sentence(done), done.stderr
+        assert time.monotonic() - began < 30, name # 120 without a word to MPICH's launcher
 
 
 def what_one_rank_cannot_do_ends_all_with_its_words():
@@ -309,6 +324,7 @@ main(crew, [
     another_number_of_ranks_is_refused_by_each_launcher,
     ranks_with_another_plan_data_or_options_are_named,
     help_is_for_all_ranks_or_for_none,
+    a_rank_that_cannot_join_ends_those_who_wait_for_it,
     what_one_rank_cannot_do_ends_all_with_its_words,
     a_checkpoint_that_not_every_rank_has_is_refused,
     copies_are_one_and_a_byte_makes_two,

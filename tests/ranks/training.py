@@ -208,6 +208,11 @@ def validation_and_samples_are_those_of_one_rank():
     two = crew.sail(2, crew.plan_for(2, MODEL, PLAIN), "--steps", "1", "--val", TEXT,
                     "--val-batches", "4", data=TEXT)
     near(two.rows[-1]["val_loss"], one.rows[-1]["val_loss"], 1e-6, "loss of validation")
+    three = crew.file("three", crew.prose(3 * 16 + 1).encode()) # which two ranks cannot share: each counts once
+    found = [crew.sail(n, crew.plan_for(n, MODEL, PLAIN), "--steps", "1", "--val", three,
+                       data=TEXT).rows[-1]["val_loss"] for n in (1, 2, 4)]
+    near(found[1], found[0], 1e-6, "loss of three sequences on two ranks")
+    near(found[2], found[0], 1e-6, "loss of three sequences on four ranks")
     texts = [crew.sail(n, crew.plan_for(n, MODEL, PLAIN), *options, data=TEXT).stdout
              .splitlines()[0] for n in (1, 2)]
     assert texts[0] == texts[1] and texts[0].startswith("the "), texts
