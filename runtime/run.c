@@ -46,6 +46,23 @@ static zinf_sample_options sample_options(const zinf_session *s)
         s->plan.model.vocab == 256 || (s->data && !strcmp(zinf_data_format(s->data), "bytes"))};
 }
 
+/* With a model that has a tokenizer that is most likely a mistake. */
+static void warn_of_text(zinf_session *s)
+{
+    const struct {
+        const char *option, *path;
+        const zinf_data *data;
+    } files[] = {{"--data", s->options->data, s->data}, {"--val", s->options->val, s->val},
+                 {"--eval", s->options->eval, s->eval}};
+
+    for (size_t i = 0; i < sizeof files / sizeof *files && s->plan.model.vocab > 256; i++)
+        if (files[i].data && !strcmp(zinf_data_format(files[i].data), "bytes"))
+            zinf_progress_say(&s->line, "zinf-run: warning: %s \"%.300s\" is raw text: its bytes "
+                              "are the tokens, of %" PRIu64 " that the model has; for a model with "
+                              "a tokenizer make a token file first (tools/tokenize)",
+                              files[i].option, files[i].path, s->plan.model.vocab);
+}
+
 static zinf_status open_data(zinf_session *s, zinf_error *err)
 {
     const zinf_run_options *o = s->options;
@@ -64,6 +81,7 @@ static zinf_status open_data(zinf_session *s, zinf_error *err)
     if (o->eval && zinf_data_open(o->eval, model->vocab, job->sequence, job->seed, false, &s->eval,
                                   err))
         return err->status;
+    warn_of_text(s);
     const zinf_sample_options sample = sample_options(s);
     return o->sample ? zinf_sample_check(&s->plan, &sample, err) : ZINF_OK;
 }

@@ -300,7 +300,10 @@ def a_sample_of_text_has_no_token_beyond_a_byte():
     # there are more tokens or not. Where tokens are no bytes all of them are drawn.
     words = ["--steps", "0", "--sample", "40", "--temperature", "1000"]
     few, many = (lab.plan({**MODEL, "vocab": vocab}, DEVICE) for vocab in (256, 1024))
-    found = [lab.run(plan, *words).stdout.split("  predicted")[0] for plan in (few, many)]
+    runs = [lab.run(plan, *words) for plan in (few, many)]
+    found = [run.stdout.split("  predicted")[0] for run in runs]
+    said = [f'warning: --data "{lab.text}" is raw text' in run.stderr for run in runs]
+    assert said == [False, True], runs[1].stderr
     assert len(found[0]) > 20 and found[0] == found[1], found
     tokens = lab.file("tokens.bin", bytes(4000))
     ids = lab.run(many, *words, data=tokens).stdout.split("  predicted")[0].split()

@@ -192,6 +192,40 @@ def load_and_export_gives_the_same_bytes():
                 assert json.load(config) == {**config_of(model), "torch_dtype": "float32"}
 
 
+def what_goes_with_the_weights_is_taken_over():
+    changes = {"rms_norm_eps": 1.2345678901234567e-05, "rope_theta": 10000.123456789012}
+    folder, out, made = write_model("scaled", **changes), lab.path("out"), lab.path("made")
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump({**config_of("scaled"), **changes, "dtype": "float32"}, file)
+    texts = {name: json.dumps({name: 1}) for name in (
+        "generation_config.json", "chat_template.jinja", "chat_template.json", "tokenizer.json",
+        "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt",
+        "added_tokens.json", "tokenizer.model")}
+    for name, text in texts.items():
+        with open(os.path.join(folder, name), "w") as file:
+            file.write(text)
+    # a buffer that older versions of transformers stored, and that is no parameter
+    tensors = tensors_of("scaled")
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = ((4,), bytes(16))
+    write_safetensors(os.path.join(folder, "model.safetensors"), tensors)
+    path = plan(folder)
+    first = run(path, "--init", folder, "--steps", "1", "--export", out, "--export-dtype", "bf16",
+                "--export-shard", "20000", save=True)
+    for name, text in texts.items():
+        with open(os.path.join(out, name)) as file:
+            assert file.read() == text, name
+    with open(os.path.join(out, "config.json")) as file:
+        config = json.load(file)  # the newer name of the two, as the source has it
+    assert config == {**config_of("scaled"), **changes, "dtype": "bfloat16"}, config
+    with open(os.path.join(out, "model.safetensors.index.json")) as file:
+        total = json.load(file)["metadata"]["total_size"]
+    assert total == sum(len(data) for _, _, data in stored_tensors(out).values()), total
+    run(path, "--resume", first.saved, "--steps", "1", "--export", made)
+    with open(os.path.join(made, "config.json")) as file:
+        config = json.load(file)
+    assert {key: config[key] for key in changes} == changes, config
+
+
 def an_exported_training_goes_on_and_stays_itself():
     for model in MODELS:
         folder, out = write_model(model), lab.path("out")
@@ -598,6 +632,7 @@ def fields_given_twice_or_as_null_are_as_in_transformers_or_refused():
 
 TESTS = [
     ten_losses_from_a_hugging_face_directory_are_pytorchs, load_and_export_gives_the_same_bytes,
+    what_goes_with_the_weights_is_taken_over,
     an_exported_training_goes_on_and_stays_itself, bf16_weights_are_taken_as_they_are,
     load_and_export_in_the_sources_dtype_gives_the_same_bytes,
     an_export_that_a_dtype_cannot_hold_leaves_the_checkpoint,

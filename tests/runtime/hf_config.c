@@ -98,6 +98,9 @@ static void llama_is_read(void)
     CHECK(!LLAMA({"head_dim", NULL}, {"num_key_value_heads", "null"},
                  {"tie_word_embeddings", "true"}, {"rope_theta", "500000"}));
     CHECK(m->head_dim == 8 && m->kv_heads == 6 && m->tied_embeddings == 1 && m->rope_theta == 5e5);
+    /* transformers' defaults */
+    CHECK(!LLAMA({"rms_norm_eps", NULL}, {"rope_theta", NULL}, {"tie_word_embeddings", NULL}));
+    CHECK(m->norm_eps == 1e-6 && m->rope_theta == 1e4 && m->tied_embeddings == 0);
 }
 
 static void qwen2_has_biases_without_a_key(void)
