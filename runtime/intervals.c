@@ -66,12 +66,11 @@ static uint32_t take(zinf_intervals *map)
 
 bool zinf_intervals_init(zinf_intervals *map, size_t payload_bytes, const void *payload)
 {
+    zinf_intervals_free(map);
     map->payload_bytes = payload_bytes;
-    map->n = map->free = 0;
     map->random = 2463534242u; /* then as no plan can foresee: it could keep all nodes low */
     if (getrandom(&map->random, sizeof map->random, GRND_NONBLOCK) > 0)
         map->random |= 1; /* never 0, which stays so */
-    map->failed = false;
     take(map);
     if (map->failed)
         return false;
@@ -158,4 +157,16 @@ uint32_t zinf_intervals_merge(zinf_intervals *map, uint64_t lo, uint64_t hi)
         }
     }
     return first;
+}
+
+void zinf_intervals_join(zinf_intervals *map, uint64_t lo, uint64_t hi)
+{
+    uint32_t i = zinf_intervals_cut(map, lo, hi), next;
+
+    while (i != ZINF_NO_INTERVAL && (next = zinf_intervals_next(map, i, hi)) != ZINF_NO_INTERVAL)
+        if (memcmp(zinf_intervals_payload(map, i), zinf_intervals_payload(map, next),
+                   map->payload_bytes))
+            i = next;
+        else
+            zinf_intervals_merge(map, map->nodes[i].lo, zinf_intervals_hi(map, next));
 }

@@ -22,7 +22,7 @@ typedef struct zinf_intervals {
 } zinf_intervals;
 
 /* One interval, all addresses below UINT64_MAX, with this payload (copied). A map that was in use
- * is emptied and keeps its memory. False: memory is short. */
+ * gives up what it had. False: memory is short. */
 bool zinf_intervals_init(zinf_intervals *map, size_t payload_bytes, const void *payload);
 void zinf_intervals_free(zinf_intervals *map); /* accepts a zeroed map */
 
@@ -33,6 +33,8 @@ uint32_t zinf_intervals_cut(zinf_intervals *map, uint64_t lo, uint64_t hi);
 uint32_t zinf_intervals_next(const zinf_intervals *map, uint32_t i, uint64_t hi);
 /* cut, then all of [lo, hi) becomes one interval with the first one's payload. */
 uint32_t zinf_intervals_merge(zinf_intervals *map, uint64_t lo, uint64_t hi);
+/* Of [lo, hi), neighbours whose payloads are the same bytes become one. */
+void zinf_intervals_join(zinf_intervals *map, uint64_t lo, uint64_t hi);
 
 /* Of the interval that holds addr. */
 void *zinf_intervals_at(const zinf_intervals *map, uint64_t addr);

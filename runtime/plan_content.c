@@ -151,7 +151,8 @@ static zinf_status check_program(const zinf_plan *plan, zinf_program_kind progra
             return RULE("C7", HERE "is not a part of all tokens", HERE_ARGS);
         return ZINF_OK;
     case ZINF_OP_CLASSIFIER:
-    case ZINF_OP_CLASSIFIER_BACKWARD: /* or a gradient's sum depends on the micro-batch */
+    case ZINF_OP_CLASSIFIER_FORWARD:
+    case ZINF_OP_CLASSIFIER_BACKWARD: /* or a loss or gradient depends on the micro-batch */
         if (n_seen[plan->n_units + 2] == 0)
             n_seen[plan->n_units + 2] = instr->attr[1];
         return n_seen[plan->n_units + 2] == instr->attr[1]

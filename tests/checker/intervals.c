@@ -44,6 +44,16 @@ static void equals_a_plain_array_after_any_operations(void)
                     CHECK(*(uint32_t *)zinf_intervals_payload(&map, i) == array[at]);
             }
             CHECK(at == end);
+            if (next_random(&seed) % 4 == 0) { /* no neighbours of one value are left */
+                zinf_intervals_join(&map, lo, end);
+                uint32_t i = zinf_intervals_cut(&map, lo, end), before = ZINF_NO_INTERVAL;
+                for (; i != ZINF_NO_INTERVAL; i = zinf_intervals_next(&map, i, end)) {
+                    CHECK(before == ZINF_NO_INTERVAL ||
+                          array[zinf_intervals_lo(&map, i)] !=
+                              array[zinf_intervals_lo(&map, before)]);
+                    before = i;
+                }
+            }
         }
         CHECK_MESSAGE(map.n <= SPAN + 2, "%u nodes: removed ones are not used again", map.n);
     }

@@ -668,18 +668,20 @@ static void what_all_ranks_have_moved_by_one_is_refused(void)
 /* The gradient's bits depend on how many tokens a product is over. */
 static void other_chunks_of_tokens_are_refused(void)
 {
-    zinf_plan p = plan_of(1);
-    const uint32_t i = STEP(CLASSIFIER_BACKWARD, 1);
+    for (int backward = 0; backward < 2; backward++) {
+        zinf_plan p = plan_of(1);
+        const uint32_t i = backward ? STEP(CLASSIFIER_BACKWARD, 1) : STEP(CLASSIFIER_FORWARD, 1);
 
-    CHECK(p.instrs[i].attr[1] > 1);
-    p.instrs[i].attr[1]--;
-    for (uint32_t slot = 6; slot <= 7; slot++) {
-        zinf_operand *o = operand(&p, i, slot);
-        o->rows--;
-        o->bytes = ((o->rows - 1) * o->ld + o->cols) * zinf_dtype_bytes(o->dtype);
+        CHECK(p.instrs[i].attr[1] > 1);
+        p.instrs[i].attr[1]--;
+        for (uint32_t slot = backward ? 6 : 4; slot <= (backward ? 7 : 4); slot++) {
+            zinf_operand *o = operand(&p, i, slot);
+            o->rows--;
+            o->bytes = ((o->rows - 1) * o->ld + o->cols) * zinf_dtype_bytes(o->dtype);
+        }
+        set_gemm_scratch(&p, i, p.instrs[i].attr[1], operand(&p, i, 1)->rows);
+        check_refused(&p, "C4", i, "takes other chunks of tokens than the one before");
     }
-    set_gemm_scratch(&p, i, p.instrs[i].attr[1], operand(&p, i, 1)->rows);
-    check_refused(&p, "C4", i, "takes other chunks of tokens than the one before");
 }
 
 static void what_one_rank_owns_used_by_all_is_refused(void)

@@ -262,6 +262,11 @@ static void good_plans_are_accepted(void)
           ", kv_heads: 2, head_dim: 10, ffn: 70, tied_embeddings: false, qkv_bias: true"},
          "optimizer_time=forward micro_batch=2 checkpoint_interval=none prefetch.read=9 "
          "tier.param=device tier.grad=nvme tier.optimizer=device tier.checkpoint=nvme"},
+        /* many tiles: more pieces than half of the instructions, read in as many as there are */
+        {{1, 1000, 4, 101, 4, 1, "bf16", NULL},
+         "micro_batch=1 checkpoint_interval=none tiles.qkv=1000 tiles.out=1000 tiles.fc=1000 "
+         "tiles.proj=1000 tier.param=device tier.grad=device tier.optimizer=device "
+         "tier.checkpoint=device"},
     };
 
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {

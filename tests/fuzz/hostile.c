@@ -3,6 +3,7 @@
  * Not sanitized: a sanitizer's address space has no limit. Also one hostile token file.
  */
 #include <errno.h>
+#include <malloc.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
@@ -50,8 +51,9 @@ static zinf_status open_data(const char *path, zinf_error *err)
     return err->status;
 }
 
-/* Runs it and returns what it says: a status as exit code, and that much of the text. */
-static void judge(zinf_status (*open_file)(const char *, zinf_error *), const char *path,
+/* Runs it and sees what it says: a status as exit code, and that much of the text. Returns the
+ * memory it took, in bytes. */
+static uint64_t judge(zinf_status (*open_file)(const char *, zinf_error *), const char *path,
                   zinf_status expected, const char *text)
 {
     struct rusage used;
@@ -67,6 +69,7 @@ static void judge(zinf_status (*open_file)(const char *, zinf_error *), const ch
         zinf_error err = {0};
         setrlimit(RLIMIT_AS, &memory);
         setrlimit(RLIMIT_CORE, &none);
+        mallopt(M_MMAP_THRESHOLD, 128 << 10); /* as zinf-run: what is freed goes back */
         alarm(WALL_SECONDS);
         open_file(path, &err);
         if (write(ends[1], err.text, strlen(err.text)) < 0)
@@ -86,16 +89,17 @@ static void judge(zinf_status (*open_file)(const char *, zinf_error *), const ch
                   WEXITSTATUS(status), (int)expected, found);
     CHECK_MESSAGE(strstr(found, text), "\"%s\" is not in: %s", text, found);
     CHECK_MESSAGE(seconds < MOST_SECONDS, "%.3f s", seconds);
+    return (uint64_t)used.ru_maxrss << 10;
 }
 
-static void judge_plan(zinf_plan *plan, zinf_status expected, const char *text)
+static uint64_t judge_plan(zinf_plan *plan, zinf_status expected, const char *text)
 {
     zinf_error err = {0};
     const char *path = scratch_path("plan");
 
     CHECK_MESSAGE(zinf_plan_write(plan, path, &err) == ZINF_OK, "%s", err.text);
     zinf_plan_free(plan);
-    judge(open_plan, path, expected, text);
+    return judge(open_plan, path, expected, text);
 }
 
 /* ---- good plans with one wrong number ---- */
@@ -399,6 +403,35 @@ static void a_plan_in_more_pieces_than_it_has_room_for_is_refused(void)
     judge_plan(&p, ZINF_DOES_NOT_FIT, "too many pieces");
 }
 
+/* Nor do two programs together, that are in many pieces of two tiers. */
+static void no_more_memory_is_taken_than_is_stated(void)
+{
+    enum { N = 80000 };
+    zinf_plan p = blank(2 * N, 2 * N, 0);
+    zinf_program *last = p.programs;
+
+    while (last->n_segments == 0 || last->first_segment + last->n_segments < p.n_segments)
+        last++;
+    last->n_segments++;
+    p.programs[ZINF_PROGRAM_FLUSH].first_segment++;
+    for (int flush = 0; flush < 2; flush++) {
+        const uint32_t first = p.n_instrs;
+        for (uint32_t i = 0; i < N; i++) {
+            add(&p, ZINF_OP_ZERO, flush ? ZINF_QUEUE_COMPUTE : ZINF_QUEUE_UPDATE, 0, ZINF_NONE);
+            matrix(&p, 8ull * i, 1, 1, 1, 2)->tier = flush ? ZINF_TIER_DEVICE : ZINF_TIER_HOST;
+        }
+        if (!flush)
+            p.segments[p.n_segments++] =
+                (zinf_segment){.first_instr = first, .n_instrs = N, .count = 1};
+        else
+            finish(&p, first);
+    }
+    const uint64_t stated = p.machine.overhead_bytes[ZINF_TIER_DEVICE];
+    const uint64_t taken = judge_plan(&p, ZINF_OK, "");
+    CHECK_MESSAGE(taken <= stated, "%llu bytes, %llu are stated", (unsigned long long)taken,
+                  (unsigned long long)stated);
+}
+
 static void a_matrix_cut_into_columns_and_rows_is_refused(void)
 {
     enum { COLUMNS = 2000, ROWS = 4000 };
@@ -479,6 +512,7 @@ int main(void)
     RUN(a_unit_of_many_parts_is_checked_in_time);
     RUN(many_reads_of_many_pieces_are_refused);
     RUN(a_plan_in_more_pieces_than_it_has_room_for_is_refused);
+    RUN(no_more_memory_is_taken_than_is_stated);
     RUN(a_matrix_cut_into_columns_and_rows_is_refused);
     RUN(a_sparse_plan_of_a_terabyte_is_refused);
     RUN(a_text_of_2_to_the_63_bytes_is_refused);
