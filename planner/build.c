@@ -119,9 +119,13 @@ uint32_t zinf_build_instr(zinf_builder *b, zinf_opcode opcode, zinf_queue queue,
             .offset = v->at, .stride = v->stride, .rows = v->rows, .cols = v->cols, .ld = v->ld,
             .bytes = ((v->rows - 1) * v->ld + v->cols) * zinf_dtype_bytes(v->dtype),
             .value = v->value, .tier = buffer->tier, .dtype = v->dtype};
-        if (buffer->first == ZINF_NONE)
+        if (buffer->first == ZINF_NONE) {
             buffer->first = index;
+            buffer->begins_aside = queue != ZINF_QUEUE_COMPUTE;
+        }
         buffer->last = index;
+        if (queue != ZINF_QUEUE_COMPUTE)
+            buffer->last_aside = index;
     }
     return index;
 }

@@ -14,7 +14,9 @@ typedef struct zinf_buffer {
     uint64_t bytes;
     uint64_t offset;     /* set by place.c */
     uint32_t first, last; /* instructions that use it, in program order */
-    uint8_t tier, persistent, item, reserved; /* item: line of the memory bill, zinf_bill */
+    uint32_t last_aside;  /* the last in another queue than compute, or 0 */
+    uint8_t tier, persistent, item; /* item: line of the memory bill, zinf_bill */
+    bool begins_aside;
 } zinf_buffer;
 
 /* Lines of the memory bill. */

@@ -145,7 +145,8 @@ static void predict(zinf_plan *plan, const zinf_model *m, const zinf_cluster *c,
     zinf_count_moved(plan, p);
 }
 
-/* A plan under way: the first half (graph, lower, place) knows the memory, the second the time. */
+/* A plan under way: the first half (graph, lower, place) knows the memory, the second the time.
+ * Probes are not spread: it takes as long as the rest, and time would not grow by equal steps. */
 typedef struct compilation {
     zinf_plan plan;
     zinf_builder b;
@@ -172,7 +173,7 @@ static void weigh(compilation *c, const zinf_cluster *cluster)
 }
 
 static void begin(compilation *c, const zinf_model *model, const zinf_cluster *cluster,
-                  const zinf_decisions *decisions, zinf_error *err)
+                  const zinf_decisions *decisions, bool spread, zinf_error *err)
 {
     uint32_t program_buffers[ZINF_N_PROGRAMS + 1];
 
@@ -187,7 +188,7 @@ static void begin(compilation *c, const zinf_model *model, const zinf_cluster *c
     if (err->status == ZINF_OK)
         zinf_lower(&c->b, model, cluster, decisions, program_buffers);
     if (err->status == ZINF_OK)
-        zinf_place(&c->b, program_buffers);
+        zinf_place(&c->b, program_buffers, spread);
     if (err->status == ZINF_OK)
         weigh(c, cluster);
 }
@@ -218,7 +219,7 @@ zinf_status zinf_compile(const zinf_model *model, const zinf_cluster *cluster,
 {
     compilation c;
 
-    begin(&c, model, cluster, decisions, err);
+    begin(&c, model, cluster, decisions, true, err);
     if (c.fits || even_if_short)
         finish(&c, model, model, cluster);
     if (err->status != ZINF_OK) {
@@ -237,7 +238,7 @@ zinf_status zinf_compile_memory(const zinf_model *model, const zinf_cluster *clu
 {
     compilation c;
 
-    begin(&c, model, cluster, decisions, err);
+    begin(&c, model, cluster, decisions, false, err);
     memcpy(ret_short, c.short_bytes, sizeof c.short_bytes);
     discard(&c);
     return err->status;
@@ -293,7 +294,7 @@ zinf_status zinf_probe_decisions(const zinf_model *model, const zinf_cluster *cl
         models[0].layers = model->layers;
     }
     for (int i = 0; i < n; i++)
-        begin(&c[i], &models[i], cluster, decisions, err);
+        begin(&c[i], &models[i], cluster, decisions, false, err);
     for (unsigned t = 0; t < ZINF_TIER_SCALAR; t++) {
         const zinf_machine_info *last = &c[n - 1].plan.machine;
         double arena = extend(shared_bytes(&c[0].plan, t), shared_bytes(&c[n - 1].plan, t), steps) +

@@ -23,9 +23,10 @@ zinf_status zinf_compile_memory(const zinf_model *model, const zinf_cluster *clu
                                 const zinf_decisions *decisions,
                                 uint64_t ret_short[ZINF_N_TIERS], zinf_error *err);
 
-/* What zinf_compile would find: exact for a model of a few blocks; of a deeper one, memory and
- * time on the line through two shallow ones, since both grow by equal steps with every group of
- * blocks between checkpoints. Costs as much as those few blocks, whatever the depth. */
+/* What zinf_compile would find before it spreads what is placed (place.h), which takes no memory
+ * and saves time: exact for a model of a few blocks; of a deeper one, memory and time on the line
+ * through two shallow ones, since both grow by equal steps with every group of blocks between
+ * checkpoints. Costs as much as those few blocks, whatever the depth. */
 typedef struct zinf_probe {
     bool fits;
     double step_s;      /* 0 unless it fits, or with memory_only */

@@ -130,6 +130,11 @@ static void memory(const zinf_model *m, const zinf_cluster *cluster, const zinf_
         head_params = s->vocab * s->c;
         embedding_grad = 4 * grad_away * s->vocab * s->c;
         head_grad = embedding_grad + 4 * s->vocab_tile;
+        if (m->tied_embeddings) { /* the head's are kept for each, and back for the embedding's */
+            bytes[tier[ZINF_CLASS_GRAD]] += 4 * (s->passes - !grad_away) * s->vocab * s->c;
+            embedding_grad += 4 * s->vocab_tile * (grad_away ? 2 : 1);
+            head_grad = 4 * s->vocab_tile * grad_away;
+        }
     }
     if (d->ranks > 1 && (!owner || param_stored)) /* the shards in flight */
         tile_bytes += s->largest_tile * s->act * shard * (1 + fmax(d->prefetch_read, upload));
@@ -213,10 +218,13 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
     double grads = 4 * (s->params + again_grads);
     double up = 0, down = 0, read = 0, write = 0, update = 0, device = 0;
     double stored = s->groups * s->n * s->c * s->act, restored = stored;
+    double kept_grads = 0; /* vertical, tied: the head's, until the embedding's is added */
     if (s->vertical) { /* a micro-batch's share of what moves once; sums are on the device */
         fetched = s->act * 2 * (weights + classifier) / s->passes;
-        grads /= s->passes;
-        device = 12 * s->params * (s->passes - 1) / s->passes / cluster->device.bandwidth;
+        grads = 4 * s->params / s->passes;
+        kept_grads = m->tied_embeddings ? 4 * classifier : 0;
+        device = 12 * (s->params * (s->passes - 1) / s->passes + kept_grads / 4) /
+                 cluster->device.bandwidth;
         stored = 2 * (s->groups + 1) * s->n * s->c * s->act;
         restored = (3 * s->groups + 2) * s->n * s->c * s->act;
     }
@@ -238,7 +246,7 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
     double norms = 4 * s->params * shard;
     if (s->vertical) {
         norms /= s->passes;
-        later = 0;
+        later = again_share = 0;
     }
     if (tier[ZINF_CLASS_GRAD] == ZINF_TIER_DEVICE) {
         if (cluster->unified)
@@ -246,13 +254,14 @@ static double time_s(const zinf_model *m, const zinf_cluster *cluster, const zin
         else
             device += norms / cluster->device.bandwidth;
     } else {
-        down += grads;
+        down += grads + kept_grads;
+        up += kept_grads;
         update += (norms + 3 * (grads * later + again_share * 4 * again_grads * shard)) /
                   cluster->host.bandwidth;
     }
     if (tier[ZINF_CLASS_GRAD] == ZINF_TIER_NVME) {
-        read += grads * later + again_share * 4 * again_grads * shard;
-        write += grads;
+        read += grads * later + again_share * 4 * again_grads * shard + kept_grads;
+        write += grads + kept_grads;
     }
     if (tier[ZINF_CLASS_CHECKPOINT] != ZINF_TIER_DEVICE) {
         up += restored;

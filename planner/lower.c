@@ -180,13 +180,26 @@ static uint32_t boundary_index(const zinf_lowering *l, uint32_t layer, bool grad
 {
     const uint32_t micro = l->vertical ? l->micro : 0;
 
-    return (2 * micro + gradient) * (uint32_t)(l->model->layers + 1) + layer;
+    return micro * l->n_boundaries + gradient * (uint32_t)(l->model->layers + 1) + layer;
+}
+
+/* Vertical order, a tied embedding: the head's gradient of tile `unit`. */
+static uint32_t head_grad_index(const zinf_lowering *l, uint32_t unit)
+{
+    return boundary_index(l, (uint32_t)l->model->layers + 1 + unit, true);
 }
 
 void zinf_need_boundary(zinf_lowering *l, uint32_t layer, bool gradient)
 {
     if (l->d->tier[ZINF_CLASS_CHECKPOINT] != ZINF_TIER_DEVICE)
         add_fetch(l, ZINF_NONE, boundary_index(l, layer, gradient));
+}
+
+/* Where one is kept: in the order of micro-batches the embedding's is to be added to each. */
+void zinf_need_head_grad(zinf_lowering *l, uint32_t unit)
+{
+    if (l->vertical && l->d->tier[ZINF_CLASS_GRAD] != ZINF_TIER_DEVICE)
+        add_fetch(l, ZINF_NONE, head_grad_index(l, unit));
 }
 
 zinf_view zinf_boundary_view(const zinf_lowering *l, uint32_t layer, bool gradient)
@@ -204,12 +217,16 @@ zinf_view zinf_unit_view(const zinf_lowering *l, uint32_t unit)
 
 static void boundary_name(const zinf_lowering *l, uint32_t index, char text[128])
 {
-    const uint32_t each = (uint32_t)l->model->layers + 1, interval = l->d->checkpoint_interval;
-    const uint32_t group = (l->boundaries[index].layer + interval - 1) / interval;
+    const uint32_t interval = l->d->checkpoint_interval, of = index % l->n_boundaries;
+    const uint32_t unit = l->boundaries[index].unit;
+    const uint32_t group = ((uint32_t)l->boundaries[index].layer + interval - 1) / interval;
 
-    if (l->vertical)
-        snprintf(text, 128, "%s %u of micro-batch %u", index / each % 2 ? "gradient" : "checkpoint",
-                 group, index / each / 2);
+    if (unit != ZINF_NONE)
+        snprintf(text, 128, "%s grad of micro-batch %u", l->b->plan->units[unit].name,
+                 index / l->n_boundaries);
+    else if (l->vertical)
+        snprintf(text, 128, "%s %u of micro-batch %u",
+                 of > l->model->layers ? "gradient" : "checkpoint", group, index / l->n_boundaries);
     else
         snprintf(text, 128, "checkpoint %u", group);
 }
@@ -223,9 +240,15 @@ static const char *fetch_name(zinf_lowering *l, const zinf_fetch *f, char text[1
     return text;
 }
 
+/* Whose parameters, or the head's gradient of which unit; ZINF_NONE. */
+static uint32_t fetch_unit(const zinf_lowering *l, const zinf_fetch *f)
+{
+    return f->unit == ZINF_NONE ? l->boundaries[f->boundary].unit : f->unit;
+}
+
 static int32_t fetch_layer(const zinf_lowering *l, const zinf_fetch *f)
 {
-    return f->unit == ZINF_NONE ? (int32_t)l->boundaries[f->boundary].layer
+    return f->unit == ZINF_NONE ? l->boundaries[f->boundary].layer
                                 : l->b->plan->units[f->unit].layer;
 }
 
@@ -246,8 +269,8 @@ static void fetch_read(zinf_lowering *l, zinf_fetch *f)
         return;
     }
     f->staged = zinf_view_tier(l, src) == ZINF_TIER_NVME
-                    ? zinf_move_view(l, f->unit, fetch_layer(l, f), fetch_name(l, f, text), src,
-                                     l->host, zinf_absent)
+                    ? zinf_move_view(l, fetch_unit(l, f), fetch_layer(l, f), fetch_name(l, f, text),
+                                     src, l->host, zinf_absent)
                     : src;
 }
 
@@ -256,8 +279,8 @@ static void fetch_upload(zinf_lowering *l, zinf_fetch *f)
 {
     char text[128];
 
-    f->shard = zinf_move_view(l, f->unit, fetch_layer(l, f), fetch_name(l, f, text), f->staged,
-                              ZINF_TIER_DEVICE, zinf_absent);
+    f->shard = zinf_move_view(l, fetch_unit(l, f), fetch_layer(l, f), fetch_name(l, f, text),
+                              f->staged, ZINF_TIER_DEVICE, zinf_absent);
 }
 
 /* Elements of a unit and the padding behind them. */
@@ -303,22 +326,30 @@ static bool available(const zinf_lowering *l, const zinf_fetch *f)
     return f->unit != ZINF_NONE || l->boundaries[f->boundary].kept.buffer != ZINF_NONE;
 }
 
-/* The bill counts inputs: all alive at the turn from forward to backward, gradients never are. */
-void zinf_keep_boundary(zinf_lowering *l, uint32_t layer, bool gradient, zinf_view x)
+/* Where it is used already; else a copy on `tier`. unit: whose gradient, or ZINF_NONE. */
+static void keep(zinf_lowering *l, uint32_t index, zinf_tier tier, uint32_t unit, int32_t layer,
+                 zinf_view x)
 {
-    const zinf_tier tier = l->d->tier[ZINF_CLASS_CHECKPOINT];
-    const uint32_t index = boundary_index(l, layer, gradient);
     zinf_boundary *kept = &l->boundaries[index];
     char text[128];
 
-    *kept = (zinf_boundary){.kept = x, .here = x, .layer = layer};
-    if (tier != ZINF_TIER_DEVICE)
-        kept->kept = zinf_view_like(l, tier, x);
-    if (kept->kept.buffer != ZINF_NONE && !gradient)
-        l->b->buffers[kept->kept.buffer].item = ZINF_BILL_CHECKPOINT;
+    *kept = (zinf_boundary){.kept = x, .here = x, .layer = layer, .unit = unit};
+    if (tier == ZINF_TIER_DEVICE)
+        return;
+    kept->kept = zinf_view_like(l, tier, x);
     boundary_name(l, index, text);
-    if (tier != ZINF_TIER_DEVICE)
-        zinf_move_view(l, ZINF_NONE, (int32_t)layer, text, x, tier, kept->kept);
+    zinf_move_view(l, unit, layer, text, x, tier, kept->kept);
+}
+
+/* The bill counts inputs: all alive at the turn from forward to backward, gradients never are. */
+void zinf_keep_boundary(zinf_lowering *l, uint32_t layer, bool gradient, zinf_view x)
+{
+    const uint32_t index = boundary_index(l, layer, gradient);
+
+    keep(l, index, l->d->tier[ZINF_CLASS_CHECKPOINT], ZINF_NONE, (int32_t)layer, x);
+    const uint32_t buffer = l->boundaries[index].kept.buffer;
+    if (buffer != ZINF_NONE && !gradient)
+        l->b->buffers[buffer].item = ZINF_BILL_CHECKPOINT;
 }
 
 /* ---- gradients ---- */
@@ -395,6 +426,28 @@ static zinf_view scatter_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, b
     return sum;
 }
 
+/* Vertical order: adds a gradient to the sum of the micro-batches so far; true if that is whole. Of
+ * a unit that is head and embedding what the head adds is kept until the embedding has its own, so
+ * that the sum has the order that it has in horizontal order. */
+static bool add_in_turn(zinf_lowering *l, uint32_t unit, const char *text, zinf_view grad,
+                        bool second_use, bool last_use)
+{
+    if (!last_use) {
+        keep(l, head_grad_index(l, unit), l->d->tier[ZINF_CLASS_GRAD], unit, -1, grad);
+        return false;
+    }
+    if (second_use) {
+        const zinf_view head = l->boundaries[head_grad_index(l, unit)].here;
+        if (l->micro == 0)
+            l->sums[unit] = head;
+        else
+            add_gradient(l, unit, ZINF_QUEUE_COMPUTE, text, head, l->sums[unit]);
+    }
+    if (second_use || l->micro > 0)
+        add_gradient(l, unit, ZINF_QUEUE_COMPUTE, text, grad, l->sums[unit]);
+    return is_last(l);
+}
+
 /* Adds a finished gradient to the accumulator on its tier; in vertical order, to the sum on the
  * device, which goes there after the last micro-batch. last_use: no other operator adds to this
  * unit in this micro-batch, so its norm can be taken (of the sum so far: the last micro-batch's
@@ -405,15 +458,13 @@ void zinf_store_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, bool secon
     const zinf_tier tier = l->d->tier[ZINF_CLASS_GRAD];
     const zinf_tier at = tier == ZINF_TIER_DEVICE ? ZINF_TIER_DEVICE : l->host; /* summed here */
     const int32_t layer = l->b->plan->units[unit].layer;
-    const bool first = (l->vertical || l->micro == 0) && !second_use; /* the region is empty */
+    const bool first = l->vertical || (l->micro == 0 && !second_use); /* the region is empty */
     zinf_view region = zinf_grad_region(l, unit), sum;
     char text[128];
 
     snprintf(text, sizeof text, "%s grad", l->b->plan->units[unit].name);
     if (l->vertical) {
-        if (l->micro > 0)
-            add_gradient(l, unit, ZINF_QUEUE_COMPUTE, text, grad, l->sums[unit]);
-        if (!is_last(l))
+        if (!add_in_turn(l, unit, text, grad, second_use, last_use))
             return;
         grad = l->sums[unit];
     }
@@ -499,7 +550,7 @@ static void begin_micro_batch(zinf_lowering *l, bool training, uint64_t batch, u
     l->batch = batch;
     l->n_tokens = batch * l->seq;
     l->micro = micro;
-    for (uint64_t i = 0; i < n_micro * 2 * (l->model->layers + 1); i++)
+    for (uint64_t i = 0; i < n_micro * l->n_boundaries; i++)
         l->boundaries[i].kept = zinf_absent;
     for (uint32_t u = 0; u < l->b->plan->n_units; u++)
         l->unit_fetch[u] = ZINF_NONE;
@@ -639,13 +690,15 @@ void zinf_lower(zinf_builder *b, const zinf_model *model, const zinf_cluster *cl
                        .act = model->precision, .seq = model->sequence,
                        .host = cluster->unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST};
     const uint64_t n_micro = d->order == ZINF_VERTICAL ? d->accumulation : 1;
-    const uint64_t n_boundaries = n_micro * 2 * (model->layers + 1);
+    const uint64_t n_heads = model->tied_embeddings ? d->tiles[ZINF_LINEAR_VOCAB] : 0;
+    const uint64_t n_boundaries = n_micro * (2 * (model->layers + 1) + n_heads);
 
     /* each group has more instructions than its boundaries of a micro-batch */
     if (n_micro > 1 && n_boundaries / d->checkpoint_interval > ZINF_MOST_INSTRS) {
         zinf_build_too_long(b);
         return;
     }
+    l.n_boundaries = (uint32_t)(n_boundaries / n_micro);
     l.acts = calloc(model->layers + 1, sizeof *l.acts);
     l.boundaries = calloc(n_boundaries, sizeof *l.boundaries);
     l.fetched_in = calloc(n_units + 1, sizeof *l.fetched_in);

@@ -27,10 +27,12 @@ typedef struct zinf_stage {
 } zinf_stage;
 
 /* A block's input, or its gradient, that is kept for later: on its tier, absent if it is not there
- * yet; on the device, where it is used. */
+ * yet; on the device, where it is used. In vertical order also the head's gradient of a unit that
+ * is the embedding too, of which unit; else ZINF_NONE. */
 typedef struct zinf_boundary {
     zinf_view kept, here;
-    uint32_t layer;
+    int32_t layer;
+    uint32_t unit;
 } zinf_boundary;
 
 /* One transfer ahead of use: a unit's parameters or a boundary (the other is ZINF_NONE). */
@@ -76,7 +78,9 @@ typedef struct zinf_lowering {
     zinf_fetch *fetches;
     uint32_t n_stages, n_fetches, cap_stages, cap_fetches;
     uint32_t *unit_fetch;     /* [units] fetch that is current, or ZINF_NONE */
-    zinf_boundary *boundaries; /* [micro-batches if vertical][2: input, gradient][layers + 1] */
+    /* [micro-batches if vertical][n_boundaries: inputs, gradients of layers + 1; head's tiles] */
+    zinf_boundary *boundaries;
+    uint32_t n_boundaries;
     uint32_t *fetched_in;     /* [units] phase in which it was needed last */
     zinf_view *sums;          /* [units] vertical: gradient of the micro-batches so far */
     zinf_update_unit *update; /* [units] */
@@ -106,6 +110,7 @@ zinf_view zinf_scalars(const zinf_lowering *l, uint64_t slot, uint64_t n);
 void zinf_add_stage(zinf_lowering *l, zinf_stage stage);
 void zinf_need_unit(zinf_lowering *l, uint32_t unit);
 void zinf_need_boundary(zinf_lowering *l, uint32_t layer, bool gradient);
+void zinf_need_head_grad(zinf_lowering *l, uint32_t unit);
 zinf_view zinf_unit_view(const zinf_lowering *l, uint32_t unit);
 void zinf_keep_boundary(zinf_lowering *l, uint32_t layer, bool gradient, zinf_view x);
 zinf_view zinf_boundary_view(const zinf_lowering *l, uint32_t layer, bool gradient);

@@ -80,9 +80,12 @@ static void embed(zinf_lowering *l)
 
 static void embed_backward(zinf_lowering *l)
 {
-    for (uint32_t t = 0; t < l->d->tiles[ZINF_LINEAR_VOCAB]; t++)
+    for (uint32_t t = 0; t < l->d->tiles[ZINF_LINEAR_VOCAB]; t++) {
+        if (l->model->tied_embeddings)
+            zinf_need_head_grad(l, t);
         zinf_add_stage(l, (zinf_stage){.kind = ZINF_STAGE_EMBED_BACKWARD, .tile = t,
                                        .linear = ZINF_LINEAR_VOCAB});
+    }
     if (zinf_family_of(l->model)->learned_positions)
         stage(l, ZINF_STAGE_POSITION_BACKWARD, 0);
 }

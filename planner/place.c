@@ -9,6 +9,10 @@
  * does not fill the short ones' buckets. */
 enum { N_LEVELS = 3, SHIFT = 5, SPAN = 32 };
 
+/* Instructions after which what a transfer used is taken to be free: those of some ten operators
+ * with all that is moved for them, of which no queue should be behind. A larger one is as good. */
+enum { SLACK = 128 };
+
 typedef struct bucket {
     uint32_t *items;
     uint32_t n, cap;
@@ -55,92 +59,167 @@ typedef struct level {
     uint32_t n, shift; /* a bucket is 1 << shift instructions */
 } level;
 
-/* Placed intervals whose lifetime meets that of v, each once (stamp), into ret_list. */
-static uint32_t neighbours(const zinf_interval *v, const zinf_interval *intervals,
-                           const level levels[N_LEVELS], uint32_t *stamps, uint32_t stamp,
-                           uint32_t *ret_list)
+/* One problem under way. */
+typedef struct placing {
+    zinf_interval *intervals;
+    uint32_t n, stamp;
+    uint32_t *order, *list, *stamps;
+    level levels[N_LEVELS];
+    bool ok; /* memory is not short */
+} placing;
+
+/* Alive at once; or one begins `slack` instructions or less after a queue left the other that its
+ * own does not follow anyway. */
+static bool meet(const zinf_interval *v, const zinf_interval *o, uint32_t slack)
 {
+    const zinf_interval *before = v->first < o->first ? v : o, *after = before == v ? o : v;
+
+    return after->first <= before->last ||
+           after->first - (after->begins_aside ? before->last : before->last_aside) <= slack;
+}
+
+/* The intervals in the index that v meets into list; returns their number. */
+static uint32_t neighbours(placing *p, const zinf_interval *v, uint32_t slack)
+{
+    const uint32_t first = v->first > slack ? v->first - slack : 0;
     uint32_t n = 0;
 
+    p->stamps[v - p->intervals] = ++p->stamp;
     for (int l = 0; l < N_LEVELS; l++) {
-        const level *index = &levels[l];
-        for (uint32_t k = v->first >> index->shift; k <= v->last >> index->shift; k++)
+        const level *index = &p->levels[l];
+        for (uint32_t k = first >> index->shift;
+             k <= (v->last + slack) >> index->shift && k < index->n; k++)
             for (uint32_t j = 0; j < index->buckets[k].n; j++) {
                 uint32_t other = index->buckets[k].items[j];
-                const zinf_interval *o = &intervals[other];
-                if (stamps[other] == stamp || o->first > v->last || o->last < v->first)
+                if (p->stamps[other] == p->stamp || !meet(v, &p->intervals[other], slack))
                     continue;
-                stamps[other] = stamp;
-                ret_list[n++] = other;
+                p->stamps[other] = p->stamp;
+                p->list[n++] = other;
             }
     }
     return n;
 }
 
-static bool index_add(level levels[N_LEVELS], const zinf_interval *v, uint32_t item)
+/* v shares its place with one of the n in list that it meets. */
+static bool shares(const placing *p, const zinf_interval *v, uint32_t slack, uint32_t n)
 {
-    int l = 0;
-    bool ok = true;
-
-    while (l + 1 < N_LEVELS &&
-           (v->last >> levels[l].shift) - (v->first >> levels[l].shift) > SPAN)
-        l++;
-    for (uint32_t k = v->first >> levels[l].shift; k <= v->last >> levels[l].shift && ok; k++)
-        ok = bucket_add(&levels[l].buckets[k], item);
-    return ok;
+    for (uint32_t j = 0; j < n; j++) {
+        const zinf_interval *o = &p->intervals[p->list[j]];
+        if (o->offset < v->offset + v->bytes && v->offset < o->offset + o->bytes &&
+            meet(v, o, slack))
+            return true;
+    }
+    return false;
 }
 
-uint64_t zinf_place_intervals(zinf_interval *intervals, uint32_t n)
+/* The lowest offset where v meets none of the n in list, which is in order of offsets. */
+static uint64_t lowest(const placing *p, const zinf_interval *v, uint32_t slack, uint32_t n)
 {
-    uint64_t high = 0;
+    uint64_t at = 0;
+
+    for (uint32_t j = 0; j < n; j++) {
+        const zinf_interval *o = &p->intervals[p->list[j]];
+        if (!meet(v, o, slack))
+            continue;
+        if (o->offset >= at + v->bytes)
+            break;
+        if (o->offset + o->bytes > at)
+            at = o->offset + o->bytes;
+    }
+    return at;
+}
+
+static void index_add(placing *p, uint32_t item)
+{
+    const zinf_interval *v = &p->intervals[item];
+    const level *at = p->levels;
+
+    while (at + 1 < p->levels + N_LEVELS &&
+           (v->last >> at->shift) - (v->first >> at->shift) > SPAN)
+        at++;
+    for (uint32_t k = v->first >> at->shift; k <= v->last >> at->shift && p->ok; k++)
+        p->ok = bucket_add(&at->buckets[k], item);
+}
+
+static placing begin_placing(zinf_interval *intervals, uint32_t n)
+{
+    placing p = {.intervals = intervals, .n = n};
     uint32_t end = 0;
-    level levels[N_LEVELS];
 
     for (uint32_t i = 0; i < n; i++)
         if (intervals[i].last > end)
             end = intervals[i].last;
-    uint32_t *order = malloc((n + 1) * sizeof *order);
-    uint32_t *list = malloc((n + 1) * sizeof *list);
-    uint32_t *stamps = calloc(n + 1, sizeof *stamps);
-    bool ok = order && list && stamps;
+    p.order = malloc((n + 1) * sizeof *p.order);
+    p.list = malloc((n + 1) * sizeof *p.list);
+    p.stamps = calloc(n + 1, sizeof *p.stamps);
+    p.ok = p.order && p.list && p.stamps;
     for (uint32_t l = 0; l < N_LEVELS; l++) {
-        levels[l].shift = SHIFT * (l + 1);
-        levels[l].n = (end >> levels[l].shift) + 1;
-        levels[l].buckets = calloc(levels[l].n, sizeof *levels[l].buckets);
-        ok = ok && levels[l].buckets;
+        p.levels[l].shift = SHIFT * (l + 1);
+        p.levels[l].n = (end >> p.levels[l].shift) + 1;
+        p.levels[l].buckets = calloc(p.levels[l].n, sizeof *p.levels[l].buckets);
+        p.ok = p.ok && p.levels[l].buckets;
     }
-    if (ok) {
-        for (uint32_t i = 0; i < n; i++)
-            order[i] = i;
-        sort_base = intervals;
-        qsort(order, n, sizeof *order, larger_first);
-    }
-    for (uint32_t i = 0; i < n && ok; i++) {
-        zinf_interval *v = &intervals[order[i]];
-        uint32_t n_list = neighbours(v, intervals, levels, stamps, i + 1, list);
-        uint64_t at = 0;
-        qsort(list, n_list, sizeof *list, lower_first);
-        for (uint32_t j = 0; j < n_list; j++) {
-            const zinf_interval *o = &intervals[list[j]];
-            if (o->offset >= at + v->bytes)
-                break;
-            if (o->offset + o->bytes > at)
-                at = o->offset + o->bytes;
-        }
-        v->offset = at;
-        if (at + v->bytes > high)
-            high = at + v->bytes;
-        ok = index_add(levels, v, order[i]);
-    }
+    sort_base = intervals;
+    for (uint32_t i = 0; i < n && p.ok; i++)
+        p.order[i] = i;
+    if (p.ok)
+        qsort(p.order, n, sizeof *p.order, larger_first);
+    return p;
+}
+
+static void end_placing(placing *p)
+{
     for (int l = 0; l < N_LEVELS; l++) {
-        for (uint32_t k = 0; levels[l].buckets && k < levels[l].n; k++)
-            free(levels[l].buckets[k].items);
-        free(levels[l].buckets);
+        for (uint32_t k = 0; p->levels[l].buckets && k < p->levels[l].n; k++)
+            free(p->levels[l].buckets[k].items);
+        free(p->levels[l].buckets);
     }
-    free(order);
-    free(list);
-    free(stamps);
-    return ok ? high : UINT64_MAX;
+    free(p->order);
+    free(p->list);
+    free(p->stamps);
+}
+
+uint64_t zinf_place_intervals(zinf_interval *intervals, uint32_t n)
+{
+    placing p = begin_placing(intervals, n);
+    uint64_t high = 0;
+
+    for (uint32_t i = 0; i < n && p.ok; i++) {
+        zinf_interval *v = &intervals[p.order[i]];
+        const uint32_t n_near = neighbours(&p, v, 0);
+        qsort(p.list, n_near, sizeof *p.list, lower_first);
+        v->offset = lowest(&p, v, 0, n_near);
+        if (v->offset + v->bytes > high)
+            high = v->offset + v->bytes;
+        index_add(&p, p.order[i]);
+    }
+    end_placing(&p);
+    return p.ok ? high : UINT64_MAX;
+}
+
+/* One after the other, each farther from the nearest that had or has its place, if there is room:
+ * so no two become nearer than the nearest were. */
+bool zinf_spread_intervals(zinf_interval *intervals, uint32_t n, uint32_t slack, uint64_t limit)
+{
+    placing p = begin_placing(intervals, n);
+
+    for (uint32_t i = 0; i < n && p.ok; i++)
+        index_add(&p, i);
+    for (uint32_t i = 0; i < n && p.ok; i++) {
+        zinf_interval *v = &intervals[p.order[i]];
+        const uint32_t n_near = neighbours(&p, v, slack);
+        bool sorted = false;
+        for (uint32_t far = slack; far > 0 && shares(&p, v, far, n_near); far /= 4) {
+            if (!sorted)
+                qsort(p.list, n_near, sizeof *p.list, lower_first);
+            sorted = true;
+            const uint64_t at = lowest(&p, v, far, n_near);
+            if (at + v->bytes <= limit)
+                v->offset = at;
+        }
+    }
+    end_placing(&p);
+    return p.ok;
 }
 
 /* What is alive when a counted loop begins is needed in its last iteration too. */
@@ -161,30 +240,64 @@ static void extend_over_loops(zinf_builder *b, const zinf_program *program, uint
     }
 }
 
-/* Places the buffers [first, end) of one program in one tier above `base`; returns the top. */
-static uint64_t place_program(zinf_builder *b, uint32_t first, uint32_t end, zinf_tier tier,
-                              uint64_t base, zinf_interval *intervals)
+/* The buffers [first, end) of one program in one tier, as intervals above `base`; returns their
+ * number. */
+static uint32_t intervals_of(const zinf_builder *b, uint32_t first, uint32_t end, zinf_tier tier,
+                             uint64_t base, zinf_interval *ret_intervals)
 {
     uint32_t n = 0;
 
     for (uint32_t i = first; i < end; i++) {
         const zinf_buffer *buffer = &b->buffers[i];
         if (buffer->tier == tier && !buffer->persistent && buffer->first != ZINF_NONE)
-            intervals[n++] = (zinf_interval){
-                .bytes = buffer->bytes, .first = buffer->first, .last = buffer->last};
+            ret_intervals[n++] = (zinf_interval){
+                .bytes = buffer->bytes, .offset = buffer->offset - base, .first = buffer->first,
+                .last = buffer->last, .last_aside = buffer->last_aside,
+                .begins_aside = buffer->begins_aside};
     }
-    uint64_t high = zinf_place_intervals(intervals, n);
-    if (high == UINT64_MAX) {
-        zinf_fail(b->err, ZINF_MACHINE, "out of memory while placing buffers");
-        return base;
-    }
-    n = 0;
+    return n;
+}
+
+static void set_offsets(zinf_builder *b, uint32_t first, uint32_t end, zinf_tier tier,
+                        uint64_t base, const zinf_interval *intervals)
+{
     for (uint32_t i = first; i < end; i++) {
         zinf_buffer *buffer = &b->buffers[i];
         if (buffer->tier == tier && !buffer->persistent && buffer->first != ZINF_NONE)
-            buffer->offset = base + intervals[n++].offset;
+            buffer->offset = base + intervals++->offset;
     }
+}
+
+static void out_of_memory(zinf_builder *b)
+{
+    zinf_fail(b->err, ZINF_MACHINE, "out of memory while placing buffers");
+}
+
+/* Places the buffers [first, end) of one program in one tier above `base`; returns the top. */
+static uint64_t place_program(zinf_builder *b, uint32_t first, uint32_t end, zinf_tier tier,
+                              uint64_t base, zinf_interval *intervals)
+{
+    const uint32_t n = intervals_of(b, first, end, tier, 0, intervals);
+    const uint64_t high = zinf_place_intervals(intervals, n);
+
+    if (high == UINT64_MAX) {
+        out_of_memory(b);
+        return base;
+    }
+    set_offsets(b, first, end, tier, base, intervals);
     return base + high;
+}
+
+/* And moves them inside the arena. */
+static void spread_program(zinf_builder *b, uint32_t first, uint32_t end, zinf_tier tier,
+                           uint64_t base, zinf_interval *intervals)
+{
+    const uint32_t n = intervals_of(b, first, end, tier, base, intervals);
+
+    if (!zinf_spread_intervals(intervals, n, SLACK, b->plan->machine.arena_bytes[tier] - base))
+        out_of_memory(b);
+    else
+        set_offsets(b, first, end, tier, base, intervals);
 }
 
 static void add_item(zinf_builder *b, zinf_tier tier, const char *name, uint64_t bytes)
@@ -257,7 +370,7 @@ static void place_owned(zinf_builder *b, uint32_t ret_most[ZINF_N_TIERS])
     free(used);
 }
 
-void zinf_place(zinf_builder *b, const uint32_t program_buffers[ZINF_N_PROGRAMS + 1])
+void zinf_place(zinf_builder *b, const uint32_t program_buffers[ZINF_N_PROGRAMS + 1], bool spread)
 {
     zinf_plan *plan = b->plan;
     zinf_interval *intervals = malloc((b->n_buffers + 1) * sizeof *intervals);
@@ -266,7 +379,7 @@ void zinf_place(zinf_builder *b, const uint32_t program_buffers[ZINF_N_PROGRAMS 
     const bool owned = plan->decisions.partitioning == ZINF_OWNER;
 
     if (!intervals) {
-        zinf_fail(b->err, ZINF_MACHINE, "out of memory while placing buffers");
+        out_of_memory(b);
         return;
     }
     if (owned)
@@ -290,6 +403,9 @@ void zinf_place(zinf_builder *b, const uint32_t program_buffers[ZINF_N_PROGRAMS 
                 plan->machine.arena_bytes[t] = top;
         }
     }
+    for (int t = 0; t < ZINF_N_TIERS && spread && b->err->status == ZINF_OK; t++)
+        spread_program(b, program_buffers[ZINF_PROGRAM_STEP],
+                       program_buffers[ZINF_PROGRAM_STEP + 1], t, base[t], intervals);
     free(intervals);
     for (uint32_t i = 0; i < plan->n_operands; i++)
         if (plan->operands[i].bytes)

@@ -10,6 +10,8 @@
 typedef struct zinf_interval {
     uint64_t bytes, offset;
     uint32_t first, last;
+    uint32_t last_aside; /* zinf_spread_intervals: the last use by a queue that is not compute, */
+    bool begins_aside;   /* or 0; the first use is by such a queue */
 } zinf_interval;
 
 /* Sets every offset (multiples of what the sizes are multiples of) so that no two buffers alive
@@ -17,8 +19,13 @@ typedef struct zinf_interval {
  * UINT64_MAX if memory is short. */
 uint64_t zinf_place_intervals(zinf_interval *intervals, uint32_t n);
 
+/* Moves what is placed, below `limit`: as far as there is room none takes a place less than `slack`
+ * instructions after another queue left it, for which it would wait. False if memory is short. */
+bool zinf_spread_intervals(zinf_interval *intervals, uint32_t n, uint32_t slack, uint64_t limit);
+
 /* Places everything, turns operands and regions into arena offsets, sets machine.arena_bytes and
- * the memory bill. */
-void zinf_place(zinf_builder *b, const uint32_t program_buffers[ZINF_N_PROGRAMS + 1]);
+ * the memory bill. spread: those of STEP that memory has room for so that fewer wait for what a
+ * transfer still uses; memory stays as it is without. */
+void zinf_place(zinf_builder *b, const uint32_t program_buffers[ZINF_N_PROGRAMS + 1], bool spread);
 
 #endif

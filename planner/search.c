@@ -198,8 +198,7 @@ static choices micro_batches(const pool *p)
 }
 
 /* Whether the order can be had. Unasked, vertical is taken only where every sum has the order that
- * it has in horizontal order, so that no choice of the search's between tiers changes bits: a tied
- * embedding's gradient is that of the head for all micro-batches, then that of the embedding; sums
+ * it has in horizontal order, so that no choice of the search's between tiers changes bits: sums
  * over ranks come after those over micro-batches. And where it is another order and short enough
  * to be written out: some 12 instructions for each tile and pass of a block. */
 static bool order_fits(const pool *p, const zinf_decisions *d)
@@ -215,7 +214,7 @@ static bool order_fits(const pool *p, const zinf_decisions *d)
         tiles += d->tiles[l];
     return d->checkpoint_interval &&
            (p->settings->order != ZINF_FREE ||
-            (!p->model->tied_embeddings && d->ranks == 1 && d->accumulation > 1 &&
+            (d->ranks == 1 && d->accumulation > 1 &&
              12 * tiles * p->model->layers * d->accumulation < WHOLE));
 }
 

@@ -12,7 +12,7 @@ static int class_of(const zinf_plan *plan, const zinf_instr *instr, uint32_t val
         const zinf_unit *unit = &plan->units[instr->unit];
         if (value == unit->param.value)
             return ZINF_CLASS_PARAM;
-        if (value == unit->grad.value)
+        if (value == unit->grad.value || value == unit->whole_grad)
             return ZINF_CLASS_GRAD;
         if (value == unit->optimizer.value)
             return ZINF_CLASS_OPTIMIZER;

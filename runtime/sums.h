@@ -2,9 +2,8 @@
  * another order, or as a sum of sums, it has other bits. Knows no memory and no instruction.
  *
  * A micro-batch contributes once by operators and, to the embedding, once by its tokens. Those of
- * either kind are added one micro-batch after the other. Where there are both, horizontal order
- * adds a micro-batch's two before the next one's, vertical the sum of all by tokens to that of all
- * by operators.
+ * either kind are added one micro-batch after the other; where there are both, a micro-batch's two
+ * before the next one's, in horizontal and in vertical order.
  */
 #ifndef ZINF_RUNTIME_SUMS_H
 #define ZINF_RUNTIME_SUMS_H

@@ -107,7 +107,7 @@ static void all_but_the_last_few_updates_are_inside_the_last_backward(void)
 {
     for (int which = 0; which < N_MODELS; which++) {
         zinf_plan plan = {0};
-        make(which, 26, false, "backward", &plan);
+        make(which, 26, false, "backward order=horizontal", &plan);
         const uint32_t n = plan.programs[ZINF_PROGRAM_STEP].n_segments;
         const bool late_head = which == 4; /* untied, and one pass makes loss and gradient */
         const uint32_t left = plan.decisions.prefetch_read + late_head;

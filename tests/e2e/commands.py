@@ -19,8 +19,9 @@ from lab import same, tiers
 
 lab = lib.Lab(*sys.argv[1:3])
 MODEL = dict(layers=3, steps=12, precision="bf16")
-NVME = {**tiers("nvme"), "checkpoint_interval": 1, "micro_batch": 2, "tiles": 3}
-DEVICE = {**tiers("device"), "checkpoint_interval": 1, "micro_batch": 2, "tiles": 3}
+NVME = {**tiers("nvme"), "checkpoint_interval": 1, "micro_batch": 2, "tiles": 3,
+        "order": "horizontal"}  # has a loop
+DEVICE = {**NVME, **tiers("device")}
 
 
 def on_terminal(plan, *options):

@@ -122,6 +122,77 @@ static void equal_sizes_are_packed_perfectly(void)
     CHECK(zinf_place_intervals(v, 1000) == 4 * 65536);
 }
 
+/* Of all pairs that share a place, the fewest instructions from when a queue left it that the
+ * second's does not follow to the second's first; 0 if two overlap that are alive at once. */
+static uint32_t nearest(const zinf_interval *v, uint32_t n)
+{
+    uint32_t least = UINT32_MAX;
+
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < n; k++) {
+            const zinf_interval *a = &v[i], *b = &v[k]; /* a before b */
+            if (a->first > b->first || (a->first == b->first && i >= k) ||
+                a->offset >= b->offset + b->bytes || b->offset >= a->offset + a->bytes)
+                continue;
+            const uint32_t left = b->begins_aside ? a->last : a->last_aside;
+            if (b->first <= a->last || b->first - left < least)
+                least = b->first <= a->last ? 0 : b->first - left;
+        }
+    return least;
+}
+
+static void what_a_transfer_has_just_left_is_taken_last(void)
+{
+    /* the second takes the place of the first, unless there is room */
+    const zinf_interval two[2] = {{.bytes = 4096, .first = 100, .last = 104, .last_aside = 103},
+                                  {.bytes = 4096, .first = 105, .last = 109}};
+    const struct {
+        uint32_t last_aside, slack;
+        uint64_t limit, offset;
+        bool begins_aside;
+    } cases[] = {{103, 2, 8192, 4096, false}, {103, 128, 8192, 4096, false},
+                 {103, 2, 8191, 0, false},    /* no room */
+                 {103, 1, 8192, 0, false},    /* long enough ago */
+                 {0, 64, 8192, 0, false},     /* compute after compute */
+                 {0, 64, 8192, 4096, true}};  /* a transfer after compute */
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        zinf_interval v[2] = {two[0], two[1]};
+        v[0].last_aside = cases[i].last_aside;
+        v[1].begins_aside = cases[i].begins_aside;
+        CHECK(zinf_place_intervals(v, 2) == 4096);
+        CHECK(zinf_spread_intervals(v, 2, cases[i].slack, cases[i].limit));
+        CHECK_MESSAGE(v[0].offset + v[1].offset == cases[i].offset, "case %zu", i);
+    }
+}
+
+static void spread_buffers_never_overlap_and_are_never_nearer(void)
+{
+    for (uint32_t round = 0; round < 100; round++) {
+        const uint32_t n = 1 + random_below(200), slack = 1 + random_below(200);
+        zinf_interval *v = calloc(n, sizeof *v);
+        uint64_t all = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            v[i].first = 1000 + random_below(3000);
+            v[i].last = v[i].first + random_below(random_below(2) ? 40 : 1500);
+            v[i].last_aside = random_below(2)
+                                  ? v[i].first + random_below(v[i].last - v[i].first + 1) : 0;
+            v[i].begins_aside = random_below(2);
+            v[i].bytes = (uint64_t)4096 * (1 + random_below(random_below(2) ? 4 : 1000));
+            all += v[i].bytes;
+        }
+        const uint64_t high = zinf_place_intervals(v, n);
+        const uint32_t before = nearest(v, n);
+        CHECK(zinf_spread_intervals(v, n, slack, high));
+        for (uint32_t i = 0; i < n; i++)
+            CHECK(v[i].offset + v[i].bytes <= high);
+        CHECK(before > 0 && nearest(v, n) >= before);
+        CHECK(zinf_spread_intervals(v, n, slack, all)); /* room for each alone */
+        CHECK(nearest(v, n) > slack);
+        free(v);
+    }
+}
+
 /* A step of instructions 0-2, a loop of 3-5 and 6; a buffer that is alive in [first, last] beside
  * one in [other, other + 1]. Bytes that both take. */
 static uint64_t two_and_a_loop(uint32_t first, uint32_t last, uint32_t other, uint64_t iterations)
@@ -147,7 +218,7 @@ static uint64_t two_and_a_loop(uint32_t first, uint32_t last, uint32_t other, ui
     CHECK(err.status == ZINF_OK);
     b.buffers[0].first = first, b.buffers[0].last = last;
     b.buffers[1].first = other, b.buffers[1].last = other + 1;
-    zinf_place(&b, program_buffers);
+    zinf_place(&b, program_buffers, true);
     const uint64_t bytes = plan.machine.arena_bytes[ZINF_TIER_DEVICE];
     CHECK(err.status == ZINF_OK);
     zinf_build_free(&b);
@@ -243,6 +314,8 @@ int main(int argc, char **argv)
     RUN(equal_sizes_are_packed_perfectly);
     RUN(what_a_loop_finds_it_keeps_to_its_end_and_nothing_else);
     RUN(random_problems_never_overlap);
+    RUN(what_a_transfer_has_just_left_is_taken_last);
+    RUN(spread_buffers_never_overlap_and_are_never_nearer);
     RUN(published_problems_are_placed_validly);
     RUN(eighteen_thousand_buffers_take_less_than_two_seconds);
     return check_finish();

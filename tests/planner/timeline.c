@@ -296,7 +296,7 @@ static void a_cycle_of_waits_is_a_deadlock(void)
 
 static void probes_of_a_few_blocks_foretell_deep_plans(void)
 {
-    double worst_memory = 0, worst_time = 0;
+    double worst_memory = 0, longest = 0, shortest = 1, mean = 0;
     int compared = 0, close = 0;
 
     for (int round = 0; round < 16; round++) {
@@ -319,15 +319,18 @@ static void probes_of_a_few_blocks_foretell_deep_plans(void)
                 close += error < 1e-3;
             }
         CHECK(probe.fits);
-        worst_time = fmax(worst_time, fabs(probe.step_s / plan.predicted.step_s - 1));
+        const double ratio = plan.predicted.step_s / probe.step_s;
+        longest = fmax(longest, ratio);
+        shortest = fmin(shortest, ratio);
+        mean += ratio / 16;
         zinf_plan_free(&plan);
     }
-    printf("# probe against plan: memory within %.2f %%, time within %.2f %%\n",
-           100 * worst_memory, 100 * worst_time);
+    printf("# plan / probe: memory within %.2f %%, time %.3f to %.3f, %.3f in the mean\n",
+           100 * worst_memory, shortest, longest, mean);
     printf("# memory equal in %d of %d\n", close, compared);
     /* placement may pack a few blocks worse than many */
     CHECK(10 * close >= 9 * compared && worst_memory < 0.5);
-    CHECK(worst_time < 0.03);
+    CHECK(longest < 1.03 && shortest > 0.7 && mean < 0.99); /* the plan is spread */
 }
 
 static void closed_forms_are_near_compiled_memory(void)
