@@ -471,8 +471,9 @@ static zinf_status check_head(zinf_hf_reader *r, zinf_error *err)
             return err->status;
         if (memcmp(head, embedding, some * sizeof *head))
             return refuse(r, err, "\"lm_head.weight\" differs from \"%s\", but config.json ties "
-                          "them; write \"tie_word_embeddings\": false if they are apart",
-                          plan->tensors[0].name);
+                          "them; %s", plan->tensors[0].name, plan->model.family[0] == 'g'
+                          ? "a gpt2 with a head of its own is not supported"
+                          : "write \"tie_word_embeddings\": false if they are apart");
     }
     return ZINF_OK;
 }

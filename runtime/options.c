@@ -10,6 +10,8 @@
 
 #include "runtime/paths.h"
 
+enum { UNSET = -1 }; /* a temperature that was not given */
+
 typedef enum option_kind { TEXT, COUNT, REAL, CHOICE, HELP } option_kind;
 
 static const struct option {
@@ -171,15 +173,15 @@ static zinf_status check(const zinf_run_options *o, zinf_error *err)
     if (o->export_dtype == ZINF_EXPORT_SOURCE && (!o->init || !strcmp(o->init, "random")))
         return zinf_fail(err, ZINF_BAD_INPUT, "--export-dtype source is that of --init HF_DIR, "
                          "which is not given");
-    if (o->prompt && !o->sample)
-        return zinf_fail(err, ZINF_BAD_INPUT, "--prompt needs --sample N");
+    if ((o->prompt || o->temperature != UNSET) && !o->sample)
+        return zinf_fail(err, ZINF_BAD_INPUT, "--prompt and --temperature need --sample N");
     return zinf_paths_check(o, err);
 }
 
 zinf_status zinf_run_options_parse(int argc, char **argv, zinf_run_options *ret_options,
                                    zinf_error *err)
 {
-    zinf_run_options o = {.val_batches = 20, .temperature = 0.8};
+    zinf_run_options o = {.val_batches = 20, .temperature = UNSET};
     uint32_t given = 0;
 
     _Static_assert(N_OPTIONS <= 32, "one bit each");
@@ -222,6 +224,8 @@ zinf_status zinf_run_options_parse(int argc, char **argv, zinf_run_options *ret_
     }
     if (check(&o, err))
         return err->status;
+    if (o.temperature == UNSET)
+        o.temperature = 0.8;
     if (o.init && !strcmp(o.init, "random"))
         o.init = NULL;
     *ret_options = o;

@@ -132,6 +132,14 @@ zinf_status zinf_sample(const zinf_plan *plan, zinf_executor *executor,
         zinf_env env = {.batch = batch, .batch_context = &w, .row = w.n - 1, .logits = logits};
         if (zinf_executor_run(executor, ZINF_PROGRAM_SAMPLE, &env, err))
             goto done;
+        for (uint64_t k = 0; k < vocab; k++)
+            if (!isfinite(logits[k])) {
+                ranks->agreed = true; /* the same on every rank */
+                zinf_fail(err, ZINF_WRONG_RESULT, "--sample: after %" PRIu64 " tokens the logit of "
+                          "token %" PRIu64 " is %s: the weights or what is computed from them are "
+                          "not finite", i, k, isnan(logits[k]) ? "nan" : "inf");
+                goto done;
+            }
         const double uniform = (double)(zinf_mix(zinf_mix(options->seed + 1) + i) >> 11) * 0x1p-53;
         const int32_t token = choose(logits, n_choices, options->temperature, uniform);
         print_token(out, token, options->bytes);

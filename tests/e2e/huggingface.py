@@ -362,6 +362,16 @@ def a_directory_that_is_not_the_plans_model_is_refused():
     assert "nowhere" in done.stderr
 
 
+def a_sample_of_numbers_that_are_not_finite_is_no_sample():
+    folder = write_model("scaled")
+    overwrite(folder, "model.layers.1.mlp.up_proj.weight", 3, 3.4e38)
+    overwrite(folder, "model.layers.1.mlp.down_proj.weight", 0, 3.4e38)  # of its product
+    done = run(plan(folder), "--init", folder, "--steps", "0", "--sample", "3", "--prompt", "5",
+               code=1)
+    assert "--sample: after 0 tokens the logit of token" in done.stderr, done.stderr
+    assert "memory" not in done.stdout, done.stdout
+
+
 def a_head_that_is_tied_and_stored_is_the_embedding_to_its_last_element():
     folder = write_model("scaled")
     path, table, head = plan(folder), "model.embed_tokens.weight", "lm_head.weight"
@@ -640,6 +650,7 @@ TESTS = [
     tokens_behind_the_last_full_window_are_predicted_by_one_that_ends_with_them,
     a_resumed_runs_log_goes_on_behind_an_evaluation,
     a_directory_that_is_not_the_plans_model_is_refused,
+    a_sample_of_numbers_that_are_not_finite_is_no_sample,
     a_head_that_is_tied_and_stored_is_the_embedding_to_its_last_element,
     every_damage_of_a_directory_is_one_sentence,
     a_context_that_is_shorter_than_the_sequences_is_refused_by_name,

@@ -35,8 +35,9 @@ static void plan_once(void)
         return;
     CHECK_MESSAGE(trainer_plan(&trainer_tiny, false, "tier.param=nvme tier.grad=nvme "
                                "tier.optimizer=nvme tier.checkpoint=nvme prefetch.read=2 "
-                               "prefetch.upload=1 micro_batch=2 tiles=1 checkpoint_interval=1 "
-                               "io.block=8192 io.depth=4 threads=1", &plan, &err) == ZINF_OK,
+                               "prefetch.upload=1 order=horizontal micro_batch=2 tiles=1 "
+                               "checkpoint_interval=1 io.block=8192 io.depth=4 threads=1",
+                               &plan, &err) == ZINF_OK,
                   "%s", err.text);
 }
 

@@ -114,7 +114,7 @@ exec $node sh -c "$*"
         return [*self.enter(names[0]), *mpirun, *far[launcher or self.launcher]]
 
 
-fleet = Fleet(*sys.argv[1:3])
+fleet = Fleet(*map(os.path.abspath, sys.argv[1:3]))  # another working directory there
 
 
 def ranks_on_two_nodes_train_as_on_one():

@@ -29,7 +29,7 @@ static void options_are_read(void)
     zinf_error err;
 
     CHECK(parse(&o, &err, WORDS("p", "--data", "d", "--steps=12", "--engine", "threads",
-                                "--temperature", "0")) == ZINF_OK);
+                                "--sample", "1", "--temperature", "0")) == ZINF_OK);
     CHECK(!strcmp(o.plan, "p") && !strcmp(o.data, "d") && o.steps == 12 && o.steps_given);
     CHECK(o.engine == ZINF_ENGINE_THREADS && o.temperature == 0 && o.val_batches == 20);
     CHECK(o.on_nonfinite == ZINF_ON_NONFINITE_STOP);
@@ -54,6 +54,7 @@ static void wrong_options_are_the_users_fault(void)
         {{"zinf-run", "p", "--steps", "1.5"}, "whole number"},
         {{"zinf-run", "p", "--steps", "99999999999999999999"}, "whole number"},
         {{"zinf-run", "p", "--temperature", "nan"}, "from 0 to 1000"},
+        {{"zinf-run", "p", "--eval", "e", "--temperature", "1"}, "need --sample"},
         {{"zinf-run", "p", "--engine", "fast"}, "auto|uring|threads"},
         {{"zinf-run", "p", "--on-nonfinite", "go"}, "stop|skip"},
         {{"zinf-run", "p", "--export-dtype", "bf16"}, "--export"},

@@ -316,7 +316,8 @@ static void make_plan(int which, char *ret_path, size_t n)
     snprintf(command, sizeof command, "'%s' '%s/%s.yaml' '%s/cluster.yaml' -o '%s' "
              "--set tier.param=%s --set tier.grad=%s --set tier.optimizer=%s "
              "--set tier.checkpoint=%s --set checkpoint_interval=%s --set micro_batch=1 "
-             "--set tiles=2 --set threads=1 >'%s/out' 2>&1 || { cat '%s/out'; false; }", planner,
+             "--set order=horizontal --set tiles=2 --set threads=1 >'%s/out' 2>&1 || "
+             "{ cat '%s/out'; false; }", planner,
              folder, plans[which].name, folder, ret_path, tier[0], tier[1], tier[2],
              tier[3], interval, folder, folder);
     CHECK(system(command) == 0);
