@@ -60,8 +60,8 @@ static const setting table[] = {
     {"collectives", WORD, AT(collectives), 2, 0,
      "whether compute goes on beside them; waiting for each is never chosen unasked"},
     {"optimizer_time", WORD, AT(optimizer_time), 3, 0,
-     "when units are updated: after backward; in it (needs clip 0) or in the next forward are "
-     "never chosen unasked"},
+     "when units are updated: after backward, in the next forward, or in backward (needs clip 0; "
+     "never chosen unasked)"},
     {"io.block", NUMBER, AT(io_block_bytes), 4096, 1 << 30,
      "bytes of one storage request, a multiple of 4096"},
     {"io.depth", NUMBER, AT(io_depth), 1, 1024, "storage requests in flight"},

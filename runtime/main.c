@@ -70,13 +70,16 @@ static void speak(const zinf_launch *launch, const zinf_error *err)
         fprintf(stderr, "zinf-run: rank %" PRIu32 ": %s\n", launch->rank, err->text);
 }
 
-/* A rank that only prints its options would leave the others waiting for it. */
+/* A rank that only prints its options would leave the others waiting for it; what another than
+ * rank 0 is to write would not be written. */
 static zinf_status same_purpose(const zinf_run_options *options, zinf_ranks *ranks,
                                 zinf_error *err)
 {
-    const zinf_ranks_fact help = {"--help", options->help};
+    const zinf_ranks_fact facts[] = {{"--help", options->help},
+                                     {"--log", options->log != NULL},
+                                     {"--trace", options->trace != NULL}};
 
-    return zinf_ranks_compare(ranks, &help, 1, err);
+    return zinf_ranks_compare(ranks, facts, sizeof facts / sizeof *facts, err);
 }
 
 int main(int argc, char **argv)

@@ -102,6 +102,9 @@ def help_is_for_all_ranks_or_for_none():
         assert done.stdout.count("usage: ") == 1 and "zinf-run: " not in done.stderr, done
         for one, other in ((good, "--help"), ("--help", good))[:1 if number else 2]:
             assert "another --help than rank 0" in sentence(two(one, other, name=name))
+    for option in "--log", "--trace":
+        done = two(good, f"{good} {option} {crew.path('written')}")
+        assert f"rank 1 has another {option} than rank 0" in sentence(done), done.stderr
 
 
 def a_rank_that_cannot_join_ends_those_who_wait_for_it():
