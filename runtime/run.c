@@ -414,15 +414,12 @@ static zinf_status validate(zinf_session *s, double *ret_loss, zinf_error *err)
 {
     static const volatile sig_atomic_t never = 0; /* half a validation is none */
     const uint64_t all = zinf_data_n_sequences(s->val), micro = s->plan.decisions.micro_batch;
-    const uint64_t batches = s->options->val_batches;
+    const uint64_t batches = s->options->val_batches; /* not 0 */
     zinf_evaluation e;
 
     if (zinf_session_flush(s, err))
         return err->status;
-    if (batches == 0)
-        return zinf_fail(err, ZINF_BAD_INPUT, "there is nothing to validate with: --val-batches "
-                         "is 0");
-    if (zinf_evaluate(&s->plan, s->executor, s->val, batches < all / micro ? batches * micro : all,
+    if (zinf_evaluate(&s->plan, s->executor, s->val, batches <= all / micro ? batches * micro : all,
                       s->ranks, &never, &e, err))
         return err->status;
     *ret_loss = e.loss;

@@ -281,6 +281,14 @@ def validation_takes_the_first_sequences_in_the_order_of_the_file():
         run = lab.train(MODEL, DEVICE, "--val", text, "--val-batches", "1", "--steps", "1")
         losses.add(run.rows[0]["val_loss"])
     assert len(losses) == 1, losses
+    # not the sequence behind the batch either, where there is none for another whole batch
+    losses.clear()
+    for tail in "x", "?":
+        text = lab.file("val", (head + 16 * tail).encode())
+        run = lab.train(MODEL, {**DEVICE, "micro_batch": 8}, "--val", text, "--val-batches", "1",
+                        "--steps", "1")
+        losses.add(run.rows[0]["val_loss"])
+    assert len(losses) == 1, losses
 
 
 def a_sample_goes_on_from_its_prompt():
