@@ -227,12 +227,14 @@ typedef enum zinf_cpu_level {
     ZINF_CPU_REF, ZINF_CPU_AVX2, ZINF_CPU_AVX512, ZINF_CPU_AMX, ZINF_N_CPU_LEVELS
 } zinf_cpu_level;
 
+extern const char *const zinf_cpu_level_names[ZINF_N_CPU_LEVELS];
+
 /* Fills the reference table for act = f32 or bf16. */
 void zinf_kernels_ref(zinf_kernels *ret_table, zinf_dtype act, int n_threads);
 
 /* Fills the fastest table this CPU supports, at most `most` (environment ZINF_CPU_LEVEL =
- * ref | avx2 | avx512 | amx lowers it further; an unknown word is ignored here and reported by
- * zinf_cpu_level_parse). Starts from the reference and overwrites it level by level. */
+ * ref | avx2 | avx512 | amx lowers it further; an unknown word is ignored here and refused
+ * before by runtime/preflight.c). Starts from the reference and overwrites it level by level. */
 void zinf_kernels_cpu(zinf_kernels *ret_table, zinf_dtype act, int n_threads,
                       zinf_cpu_level most);
 

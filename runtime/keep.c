@@ -10,8 +10,6 @@
 #include "runtime/session.h"
 #include "runtime/together.h"
 
-#define EXPORT_SHARD_BYTES 5000000000u
-
 /* ---- at the beginning ---- */
 
 zinf_status zinf_session_begin_export(zinf_session *s, zinf_error *err)
@@ -22,7 +20,7 @@ zinf_status zinf_session_begin_export(zinf_session *s, zinf_error *err)
     const zinf_run_options *o = s->options;
     const zinf_hf_options options = {
         .from = o->init, .dtype = dtypes[o->export_dtype], .dtypes = s->export_dtypes,
-        .shard_bytes = o->export_shard_bytes ? o->export_shard_bytes : EXPORT_SHARD_BYTES};
+        .shard_bytes = o->export_shard_bytes};
 
     if (!o->export)
         return ZINF_OK;

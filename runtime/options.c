@@ -10,8 +10,6 @@
 
 #include "runtime/paths.h"
 
-enum { UNSET = -1 }; /* a temperature that was not given */
-
 typedef enum option_kind { TEXT, COUNT, REAL, CHOICE, HELP } option_kind;
 
 static const struct option {
@@ -56,6 +54,15 @@ static const struct option {
     {"--export-shard", "BYTES", COUNT, AT(export_shard_bytes),
      "most of one of its files (5000000000)"},
     {"--help", NULL, HELP, 0, "this text"},
+};
+
+/* Options that would be ignored without another. */
+static const struct need {
+    const char *name, *needed;
+} needs[] = {
+    {"--val-every", "--val"}, {"--val-batches", "--val"}, {"--save-every", "--save"},
+    {"--prompt", "--sample"}, {"--temperature", "--sample"}, {"--export-dtype", "--export"},
+    {"--export-shard", "--export"},
 };
 
 enum { N_OPTIONS = sizeof options / sizeof *options };
@@ -152,6 +159,30 @@ static zinf_status set(const struct option *option, const char *text, zinf_run_o
     }
 }
 
+/* The number of an option. */
+static size_t find(const char *name)
+{
+    size_t i = 0;
+
+    while (strcmp(options[i].name, name))
+        i++;
+    return i;
+}
+
+/* given: a bit for each option. One that counts needs more than 0. */
+static zinf_status check_needs(const zinf_run_options *o, uint32_t given, zinf_error *err)
+{
+    for (const struct need *n = needs; n < needs + sizeof needs / sizeof *needs; n++) {
+        const size_t needed = find(n->needed);
+        const void *field = (const char *)o + options[needed].offset;
+        const bool is_idle = options[needed].kind == COUNT && *(const uint64_t *)field == 0;
+        if (given & 1u << find(n->name) && (is_idle || !(given & 1u << needed)))
+            return zinf_fail(err, ZINF_BAD_INPUT, "%s needs %s %s", n->name, n->needed,
+                             options[needed].argument);
+    }
+    return ZINF_OK;
+}
+
 static zinf_status check(const zinf_run_options *o, zinf_error *err)
 {
     if (!o->plan)
@@ -160,28 +191,23 @@ static zinf_status check(const zinf_run_options *o, zinf_error *err)
     if (o->init && o->resume)
         return zinf_fail(err, ZINF_BAD_INPUT, "--init and --resume both say where to start; "
                          "give one");
-    if (o->save_every && !o->save)
-        return zinf_fail(err, ZINF_BAD_INPUT, "--save-every needs --save DIR");
-    if (o->val_every && !o->val)
-        return zinf_fail(err, ZINF_BAD_INPUT, "--val-every needs --val VAL");
     if (o->val && !o->val_batches)
         return zinf_fail(err, ZINF_BAD_INPUT, "--val-batches 0 validates nothing; give 1 or more, "
                          "or leave out --val");
-    if ((o->export_dtype || o->export_shard_bytes) && !o->export)
-        return zinf_fail(err, ZINF_BAD_INPUT, "--export-dtype and --export-shard need --export "
-                         "HF_DIR");
+    if (!o->export_shard_bytes)
+        return zinf_fail(err, ZINF_BAD_INPUT, "--export-shard 0 leaves no file a byte; give 1 or "
+                         "more");
     if (o->export_dtype == ZINF_EXPORT_SOURCE && (!o->init || !strcmp(o->init, "random")))
         return zinf_fail(err, ZINF_BAD_INPUT, "--export-dtype source is that of --init HF_DIR, "
                          "which is not given");
-    if ((o->prompt || o->temperature != UNSET) && !o->sample)
-        return zinf_fail(err, ZINF_BAD_INPUT, "--prompt and --temperature need --sample N");
     return zinf_paths_check(o, err);
 }
 
 zinf_status zinf_run_options_parse(int argc, char **argv, zinf_run_options *ret_options,
                                    zinf_error *err)
 {
-    zinf_run_options o = {.val_batches = 20, .temperature = UNSET};
+    zinf_run_options o = {.val_batches = 20, .temperature = 0.8,
+                          .export_shard_bytes = 5000000000u};
     uint32_t given = 0;
 
     _Static_assert(N_OPTIONS <= 32, "one bit each");
@@ -222,10 +248,8 @@ zinf_status zinf_run_options_parse(int argc, char **argv, zinf_run_options *ret_
             return err->status;
         o.steps_given |= option->offset == AT(steps) && option->kind == COUNT;
     }
-    if (check(&o, err))
+    if (check_needs(&o, given, err) || check(&o, err))
         return err->status;
-    if (o.temperature == UNSET)
-        o.temperature = 0.8;
     if (o.init && !strcmp(o.init, "random"))
         o.init = NULL;
     *ret_options = o;

@@ -152,8 +152,13 @@ static zinf_status check_kernels(const zinf_plan *plan, const zinf_backend *back
     const zinf_machine_info *machine = &plan->machine;
     const uint64_t stated = machine->overhead_bytes[machine->unified ? ZINF_TIER_DEVICE
                                                                      : ZINF_TIER_HOST];
+    const char *level = getenv("ZINF_CPU_LEVEL");
+    zinf_cpu_level named;
     zinf_kernels table;
 
+    if (level && !zinf_cpu_level_parse(level, &named))
+        return zinf_fail(err, ZINF_BAD_INPUT, "ZINF_CPU_LEVEL=\"%s\" is none of ref, avx2, avx512, "
+                         "amx; it limits the instructions that are used", level);
     backend->kernels(&table, plan->job.precision, (int)plan->decisions.n_threads);
     const uint64_t need = zinf_overhead_bytes(plan, table.gemm_library);
     if (need <= stated)

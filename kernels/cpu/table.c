@@ -1,6 +1,5 @@
 /* kernels/cpu/table.c - fills the table with the fastest version this CPU can run. */
 #include <stdlib.h>
-#include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
@@ -8,18 +7,6 @@
 #endif
 
 #include "kernels/cpu/cpu.h"
-
-static const char *const level_names[ZINF_N_CPU_LEVELS] = {"ref", "avx2", "avx512", "amx"};
-
-bool zinf_cpu_level_parse(const char *text, zinf_cpu_level *ret_level)
-{
-    for (int i = 0; i < ZINF_N_CPU_LEVELS; i++)
-        if (!strcmp(text, level_names[i])) {
-            *ret_level = (zinf_cpu_level)i;
-            return true;
-        }
-    return false;
-}
 
 #if defined(__x86_64__)
 /* AMX tiles of bf16 and AVX512_BF16: the CPU has them, the system saves them (XCR0 bits 17 and 18)
@@ -98,7 +85,7 @@ void zinf_kernels_cpu(zinf_kernels *ret_table, zinf_dtype act, int n_threads, zi
     else
         FILL(avx2);
 #undef FILL
-    ret_table->name = level_names[level];
+    ret_table->name = zinf_cpu_level_names[level];
 #endif
     if (level >= ZINF_CPU_AVX512)
         zinf_cpu_gemm_below_amx(ret_table);

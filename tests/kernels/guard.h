@@ -167,18 +167,17 @@ static inline bool near_value(zinf_dtype dtype, double got, double want, double 
 static zinf_cpu_level level, first_level = ZINF_CPU_REF, last_level = ZINF_CPU_AMX;
 static zinf_dtype act;
 static zinf_kernels ref, fast; /* 2 threads */
-static const char *const level_texts[ZINF_N_CPU_LEVELS] = {"ref", "avx2", "avx512", "amx"};
 
 static inline bool level_is_available(void)
 {
     zinf_kernels_ref(&ref, act, 2);
     zinf_kernels_cpu(&fast, act, 2, level);
-    return !strcmp(fast.name, level_texts[level]);
+    return !strcmp(fast.name, zinf_cpu_level_names[level]);
 }
 
 static inline void skip_level(void)
 {
-    SKIP("this CPU or ZINF_CPU_LEVEL has no %s", level_texts[level]);
+    SKIP("this CPU or ZINF_CPU_LEVEL has no %s", zinf_cpu_level_names[level]);
 }
 
 /* Runs a test for every level and type, under the name "<level> <type> <words>". */
@@ -190,7 +189,7 @@ static inline void run_everywhere(void (*test)(void), const char *words)
         for (int type = 0; type < 2; type++) {
             act = type ? ZINF_BF16 : ZINF_F32;
             seed = 1;
-            snprintf(name, sizeof name, "%s %s %s", level_texts[level], type ? "bf16" : "f32",
+            snprintf(name, sizeof name, "%s %s %s", zinf_cpu_level_names[level], type ? "bf16" : "f32",
                      words);
             check_run(level_is_available() ? test : skip_level, name);
             release();

@@ -23,7 +23,7 @@ static void the_environment_lowers_the_level_and_never_raises_it(void)
     const zinf_cpu_level best = level_of(ZINF_N_CPU_LEVELS - 1);
 
     for (zinf_cpu_level named = ZINF_CPU_REF; named < ZINF_N_CPU_LEVELS; named++) {
-        setenv("ZINF_CPU_LEVEL", level_texts[named], 1);
+        setenv("ZINF_CPU_LEVEL", zinf_cpu_level_names[named], 1);
         CHECK(level_of(ZINF_N_CPU_LEVELS - 1) == (named < best ? named : best));
         CHECK(level_of(ZINF_CPU_REF) == ZINF_CPU_REF);
     }

@@ -85,6 +85,15 @@ static void a_plan_that_counts_less_than_the_kernels_take_is_refused(void)
     CHECK_MESSAGE(ask(4096, ENOUGH, 0, 1) == ZINF_OK, "%s", err.text);
 }
 
+static void a_level_of_instructions_that_is_none_is_refused(void)
+{
+    setenv("ZINF_CPU_LEVEL", "avx-512", 1);
+    CHECK(ask(4096, ENOUGH, 0, 1) == ZINF_BAD_INPUT && said("\"avx-512\" is none of"));
+    setenv("ZINF_CPU_LEVEL", "ref", 1);
+    CHECK_MESSAGE(ask(4096, ENOUGH, 0, 1) == ZINF_OK, "%s", err.text);
+    unsetenv("ZINF_CPU_LEVEL");
+}
+
 static int limited(int resource, const char *name)
 {
     const struct rlimit value = {1 << 30, 1 << 30};
@@ -123,6 +132,7 @@ int main(void)
     RUN(ranks_of_one_machine_share_its_memory);
     RUN(a_sum_beyond_64_bits_is_too_much_not_little);
     RUN(a_plan_that_counts_less_than_the_kernels_take_is_refused);
+    RUN(a_level_of_instructions_that_is_none_is_refused);
     RUN(limits_of_the_process_count);
     return check_finish();
 }
