@@ -145,8 +145,11 @@ static void predict(zinf_plan *plan, const zinf_model *m, const zinf_cluster *c,
     zinf_count_moved(plan, p);
 }
 
-/* A plan under way: the first half (graph, lower, place) knows the memory, the second the time.
- * Probes are not spread: it takes as long as the rest, and time would not grow by equal steps. */
+/* What is done for a plan that is decided, not for probes, which it would make take twice as long
+ * and their time not grow by equal steps. */
+typedef enum finish_kind { PROBED, SPREAD, SPREAD_AND_AHEAD } finish_kind; /* place.h; lower.h */
+
+/* A plan under way: the first half (graph, lower, place) knows the memory, the second the time. */
 typedef struct compilation {
     zinf_plan plan;
     zinf_builder b;
@@ -173,7 +176,7 @@ static void weigh(compilation *c, const zinf_cluster *cluster)
 }
 
 static void begin(compilation *c, const zinf_model *model, const zinf_cluster *cluster,
-                  const zinf_decisions *decisions, bool spread, zinf_error *err)
+                  const zinf_decisions *decisions, finish_kind kind, zinf_error *err)
 {
     uint32_t program_buffers[ZINF_N_PROGRAMS + 1];
 
@@ -186,9 +189,9 @@ static void begin(compilation *c, const zinf_model *model, const zinf_cluster *c
     for (uint32_t t = 0; t < c->plan.n_tensors; t++)
         c->plan.model.n_params += c->plan.tensors[t].rows * c->plan.tensors[t].cols;
     if (err->status == ZINF_OK)
-        zinf_lower(&c->b, model, cluster, decisions, program_buffers);
+        zinf_lower(&c->b, model, cluster, decisions, kind == SPREAD_AND_AHEAD, program_buffers);
     if (err->status == ZINF_OK)
-        zinf_place(&c->b, program_buffers, spread);
+        zinf_place(&c->b, program_buffers, kind != PROBED);
     if (err->status == ZINF_OK)
         weigh(c, cluster);
 }
@@ -213,15 +216,38 @@ static void discard(compilation *c)
     zinf_plan_free(&c->plan);
 }
 
+/* The same with states brought ahead, where that fits, and is worth its memory: a hundredth of the
+ * step. */
+static void try_ahead(compilation *c, const zinf_model *model, const zinf_cluster *cluster,
+                      const zinf_decisions *decisions, zinf_error *err)
+{
+    compilation ahead;
+
+    if (!zinf_may_bring_ahead(decisions))
+        return;
+    begin(&ahead, model, cluster, decisions, SPREAD_AND_AHEAD, err);
+    if (ahead.fits)
+        finish(&ahead, model, model, cluster);
+    if (ahead.fits && err->status == ZINF_OK &&
+        ahead.plan.predicted.step_s < 0.99 * c->plan.predicted.step_s) {
+        const compilation slower = *c;
+        *c = ahead;
+        ahead = slower;
+    }
+    discard(&ahead);
+}
+
 zinf_status zinf_compile(const zinf_model *model, const zinf_cluster *cluster,
                          const zinf_decisions *decisions, bool even_if_short, zinf_plan *ret_plan,
                          uint64_t ret_short[ZINF_N_TIERS], zinf_error *err)
 {
     compilation c;
 
-    begin(&c, model, cluster, decisions, true, err);
+    begin(&c, model, cluster, decisions, SPREAD, err);
     if (c.fits || even_if_short)
         finish(&c, model, model, cluster);
+    if (c.fits && err->status == ZINF_OK)
+        try_ahead(&c, model, cluster, decisions, err);
     if (err->status != ZINF_OK) {
         discard(&c);
         return err->status;
@@ -238,7 +264,7 @@ zinf_status zinf_compile_memory(const zinf_model *model, const zinf_cluster *clu
 {
     compilation c;
 
-    begin(&c, model, cluster, decisions, false, err);
+    begin(&c, model, cluster, decisions, PROBED, err);
     memcpy(ret_short, c.short_bytes, sizeof c.short_bytes);
     discard(&c);
     return err->status;
@@ -294,7 +320,7 @@ zinf_status zinf_probe_decisions(const zinf_model *model, const zinf_cluster *cl
         models[0].layers = model->layers;
     }
     for (int i = 0; i < n; i++)
-        begin(&c[i], &models[i], cluster, decisions, false, err);
+        begin(&c[i], &models[i], cluster, decisions, PROBED, err);
     for (unsigned t = 0; t < ZINF_TIER_SCALAR; t++) {
         const zinf_machine_info *last = &c[n - 1].plan.machine;
         double arena = extend(shared_bytes(&c[0].plan, t), shared_bytes(&c[n - 1].plan, t), steps) +

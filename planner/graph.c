@@ -272,6 +272,9 @@ void zinf_graph_build(zinf_builder *b, const zinf_model *model, const zinf_decis
     const zinf_family *family = zinf_family_of(model);
     const uint64_t hidden = model->hidden;
     const double std = 0.02;
+    /* the embedding's units are not late: forward begins with them, and would wait */
+    const uint32_t first_late = d->optimizer_time == ZINF_IN_FORWARD
+                                    ? zinf_unit_of_small(model, d, 0) : UINT32_MAX;
 
     zinf_build_string(b, "%s", ""); /* offset 0 is the empty name */
     uint32_t wte = add_tensor(b, 2, model->vocab, hidden, ZINF_INIT_NORMAL, std, "%s",
@@ -307,6 +310,7 @@ void zinf_graph_build(zinf_builder *b, const zinf_model *model, const zinf_decis
         if (unit->owner != ZINF_NONE) /* padded alike: the same sums in the same order */
             unit->shard_elems *= d->ranks;
         unit->array_stride = array_stride(unit->shard_elems);
+        unit->late = u >= first_late;
         unit->param = add_region(b, d->tier[ZINF_CLASS_PARAM],
                                  unit->shard_elems * zinf_dtype_bytes(model->precision),
                                  ZINF_BILL_PARAM, unit->name, "param");

@@ -165,7 +165,7 @@ static bool params_away(const zinf_lowering *l)
  * a phase use what its first has fetched. */
 void zinf_need_unit(zinf_lowering *l, uint32_t unit)
 {
-    if (l->pending && !l->update[unit].due &&
+    if (l->pending && l->b->plan->units[unit].late && !l->update[unit].due &&
         zinf_grow(l->b, &l->dues, l->n_dues, &l->cap_dues, sizeof *l->dues)) {
         l->update[unit].due = true;
         l->dues[l->n_dues++] = (zinf_due){unit, l->n_stages};
@@ -486,9 +486,10 @@ void zinf_store_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, bool secon
                          layer, unit,
                          zinf_build_string(l->b, "%s norm", l->b->plan->units[unit].name), NULL,
                          (zinf_view[]){sum, zinf_scalars(l, ZINF_SCALAR_PARTIALS + unit, 1)}, 2);
-    if (last_use && l->updating) { /* the region is not needed any more */
-        zinf_begin_update(l, unit, sum);
-        zinf_finish_updates(l, l->d->prefetch_read, zinf_absent);
+    if (last_use && (l->updating || (l->update[unit].brought && is_last(l)))) {
+        zinf_begin_update(l, unit, sum); /* the region is not needed any more */
+        if (l->updating)
+            zinf_finish_updates(l, l->d->prefetch_read, zinf_absent);
     } else if (tier != at) {
         zinf_copy_view(l, unit, layer, text, sum, region);
     }
@@ -521,6 +522,8 @@ static void emit_stages(zinf_lowering *l)
     for (uint32_t k = 0; k < l->n_stages && l->b->err->status == ZINF_OK; k++) {
         if (l->pending)
             zinf_update_ahead(l, k + read);
+        for (uint32_t u = 0; k == l->bring && u < zinf_unit_of_small(l->model, l->d, 0); u++)
+            zinf_bring_states(l, u);
         while (next_read < l->n_fetches && l->fetches[next_read].stage <= k + read &&
                available(l, &l->fetches[next_read]))
             fetch_read(l, &l->fetches[next_read++]);
@@ -540,6 +543,7 @@ static void emit_stages(zinf_lowering *l)
         zinf_emit_stage(l, &l->stages[k]);
     }
     l->n_stages = l->n_fetches = 0;
+    l->bring = ZINF_NONE;
 }
 
 static void begin_micro_batch(zinf_lowering *l, bool training, uint64_t batch, uint32_t micro)
@@ -683,10 +687,11 @@ uint64_t zinf_classifier_chunk(const zinf_model *model, const zinf_cluster *clus
 }
 
 void zinf_lower(zinf_builder *b, const zinf_model *model, const zinf_cluster *cluster,
-                const zinf_decisions *d, uint32_t ret_program_buffers[ZINF_N_PROGRAMS + 1])
+                const zinf_decisions *d, bool ahead,
+                uint32_t ret_program_buffers[ZINF_N_PROGRAMS + 1])
 {
     const uint32_t n_units = b->plan->n_units;
-    zinf_lowering l = {.b = b, .model = model, .cluster = cluster, .d = d,
+    zinf_lowering l = {.b = b, .ahead = ahead, .model = model, .cluster = cluster, .d = d,
                        .act = model->precision, .seq = model->sequence,
                        .host = cluster->unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST};
     const uint64_t n_micro = d->order == ZINF_VERTICAL ? d->accumulation : 1;
@@ -709,6 +714,7 @@ void zinf_lower(zinf_builder *b, const zinf_model *model, const zinf_cluster *cl
     if (!l.acts || !l.boundaries || !l.fetched_in || !l.sums || !l.unit_fetch || !l.update ||
         !l.begun)
         zinf_fail(b->err, ZINF_MACHINE, "out of memory while lowering the plan");
+    l.bring = ZINF_NONE;
     l.scalar_value = b->plan->n_values;
     zinf_build_value(b, zinf_build_string(b, "loss"));
     zinf_build_value(b, zinf_build_string(b, "norm, clip factor, skip"));

@@ -50,7 +50,7 @@ typedef struct zinf_block_acts {
 typedef struct zinf_update_unit {
     zinf_view grad, chunk;
     zinf_view fresh;  /* the parameters where they were updated, until they are fetched */
-    bool begun, due;  /* in this program; it is in dues */
+    bool brought, begun, due; /* its states, for now; it, in this program; it is in dues */
 } zinf_update_unit;
 
 /* In the step that begins with the updates of the one before: the first stage that uses a unit. */
@@ -69,6 +69,7 @@ typedef struct zinf_lowering {
     uint32_t micro;         /* micro-batch of the step, or the first of a loop */
     bool updating;          /* the loss is whole: what has its gradient is updated */
     bool training;          /* the program is STEP */
+    bool ahead;             /* see zinf_lower */
     bool vertical;          /* and all micro-batches of a group come before the next group */
     uint32_t phase;         /* vertical: a pass of all micro-batches through a group; else 0 */
     zinf_view tokens, step_tokens;
@@ -89,6 +90,7 @@ typedef struct zinf_lowering {
     zinf_due *dues; /* in order of first use */
     uint32_t n_dues, cap_dues;
     bool pending;   /* stages are being added that come after updates of the step before */
+    uint32_t bring; /* the stage before which the embedding's states are brought; or ZINF_NONE */
 
     /* state of the walk through the stages */
     zinf_block_acts *acts; /* [layers + 1]; x of the last is the final norm's input */
@@ -133,6 +135,7 @@ zinf_view zinf_move_view(zinf_lowering *l, uint32_t unit, int32_t layer, const c
 /* lower_update.c */
 zinf_queue zinf_work_queue(const zinf_lowering *l, zinf_class state_class);
 void zinf_sum_scalars(zinf_lowering *l, uint64_t slot, uint64_t n, const char *name);
+void zinf_bring_states(zinf_lowering *l, uint32_t unit);
 void zinf_begin_update(zinf_lowering *l, uint32_t unit, zinf_view grad);
 void zinf_finish_updates(zinf_lowering *l, uint32_t most, zinf_view clip);
 void zinf_update_ahead(zinf_lowering *l, uint32_t stage);

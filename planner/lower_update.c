@@ -63,17 +63,28 @@ static zinf_view norm_of_units(zinf_lowering *l, uint32_t first, uint32_t n)
     return clip[1];
 }
 
-/* Brings a unit's gradient and states to where it is updated. */
+/* Brings a unit's states to where it is updated. */
+void zinf_bring_states(zinf_lowering *l, uint32_t unit)
+{
+    char text[128];
+
+    snprintf(text, sizeof text, "%s optimizer", l->b->plan->units[unit].name);
+    l->update[unit].chunk = zinf_move_view(l, unit, l->b->plan->units[unit].layer, text,
+                                           zinf_optimizer_region(l, unit), update_tier(l),
+                                           zinf_absent);
+    l->update[unit].brought = true;
+}
+
+/* And its gradient. */
 void zinf_begin_update(zinf_lowering *l, uint32_t unit, zinf_view grad)
 {
-    const int32_t layer = l->b->plan->units[unit].layer;
     char text[128];
 
     snprintf(text, sizeof text, "%s grad", l->b->plan->units[unit].name);
-    l->update[unit].grad = zinf_move_view(l, unit, layer, text, grad, update_tier(l), zinf_absent);
-    snprintf(text, sizeof text, "%s optimizer", l->b->plan->units[unit].name);
-    l->update[unit].chunk = zinf_move_view(l, unit, layer, text, zinf_optimizer_region(l, unit),
-                                           update_tier(l), zinf_absent);
+    l->update[unit].grad = zinf_move_view(l, unit, l->b->plan->units[unit].layer, text, grad,
+                                          update_tier(l), zinf_absent);
+    if (!l->update[unit].brought)
+        zinf_bring_states(l, unit);
     l->update[unit].begun = true;
     l->begun[l->n_begun++] = unit;
 }
@@ -99,6 +110,7 @@ static void finish_update(zinf_lowering *l, uint32_t unit, zinf_view clip)
     snprintf(text, sizeof text, "%s param", u->name);
     if (param.buffer != region.buffer)
         zinf_move_view(l, unit, layer, text, param, zinf_view_tier(l, region), region);
+    l->update[unit].brought = false;
     if (l->update[unit].due)
         l->update[unit].fresh = param;
 }
@@ -129,12 +141,12 @@ void zinf_update_ahead(zinf_lowering *l, uint32_t stage)
         const uint32_t unit = l->dues[l->n_begun].unit;
         zinf_begin_update(l, unit, zinf_grad_region(l, unit));
     }
-    while (n < l->n_begun && l->dues[n].stage <= stage)
+    while (n < l->n_begun && n < l->n_dues && l->dues[n].stage <= stage)
         n++;
     zinf_finish_updates(l, l->n_begun - n, update_scalars(l));
 }
 
-/* All that are not under way, or done, yet. */
+/* All that are not under way, or done, yet. A step that begins with updates has done these. */
 static void update_units(zinf_lowering *l, zinf_view clip)
 {
     for (uint32_t u = 0; u < l->b->plan->n_units && l->b->err->status == ZINF_OK; u++)
@@ -152,14 +164,15 @@ void zinf_forget_updates(zinf_lowering *l)
     l->n_begun = l->n_updated = l->n_dues = 0;
 }
 
-/* What was not updated inside backward: all, or what is under way and what had its gradient before
- * the loss was known. The norm is that of all units in any case. */
+/* What was updated neither inside backward nor in the forward before: of the former what is under
+ * way and what had its gradient before the loss was known. The norm is that of all units in any
+ * case. */
 void zinf_lower_update(zinf_lowering *l)
 {
     const uint32_t n = l->b->plan->n_units;
 
-    zinf_finish_updates(l, 0, zinf_absent);
     if (l->updating) {
+        zinf_finish_updates(l, 0, zinf_absent);
         for (uint32_t u = 0; u < n; u++)
             if (!l->update[u].begun)
                 zinf_sum_scalars(l, ZINF_SCALAR_PARTIALS + u, 1, "sum of squares");
@@ -169,8 +182,7 @@ void zinf_lower_update(zinf_lowering *l)
         zinf_sum_scalars(l, ZINF_SCALAR_PARTIALS, n, "sums of squares");
     }
     zinf_view clip = norm_of_units(l, 0, n);
-    if (l->d->optimizer_time != ZINF_IN_FORWARD)
-        update_units(l, clip);
+    update_units(l, clip);
 }
 
 /* ---- programs of states ---- */
@@ -190,6 +202,8 @@ void zinf_lower_flush(zinf_lowering *l)
 
     if (l->d->optimizer_time != ZINF_IN_FORWARD)
         return;
+    for (uint32_t u = 0; u < l->b->plan->n_units; u++)
+        l->update[u].begun = !l->b->plan->units[u].late;
     update_units(l, update_scalars(l));
     end_updates(l, zinf_work_queue(l, ZINF_CLASS_OPTIMIZER));
     zinf_build_segment(l->b, first, 1);
@@ -241,7 +255,7 @@ void zinf_lower_fill(zinf_lowering *l, zinf_opcode opcode)
         snprintf(text, sizeof text, "%s param", l->b->plan->units[u].name);
         if (param.buffer != region.buffer)
             zinf_move_view(l, u, layer, text, param, zinf_view_tier(l, region), region);
-        if (l->d->optimizer_time == ZINF_IN_FORWARD)
+        if (l->b->plan->units[u].late)
             fill_gradient(l, u);
     }
     if (l->d->optimizer_time == ZINF_IN_FORWARD)

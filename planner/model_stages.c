@@ -156,6 +156,8 @@ void zinf_stages_train(zinf_lowering *l)
             zinf_need_unit(l, zinf_unit_of_small(l->model, l->d, layer));
         block_backward(l, layer);
     }
+    if (l->ahead && l->d->accumulation == 1)
+        l->bring = l->n_stages;
     embed_backward(l);
 }
 
@@ -204,13 +206,16 @@ void zinf_stages_vertical(zinf_lowering *l)
         const uint64_t first = (back ? 2 * n_groups - pass : pass) * interval;
         const uint64_t end = first + interval < layers ? first + interval : layers;
         l->phase++;
-        for (l->micro = 0; l->micro < n_micro && l->b->err->status == ZINF_OK; l->micro++)
+        for (l->micro = 0; l->micro < n_micro && l->b->err->status == ZINF_OK; l->micro++) {
+            if (l->ahead && pass == 2 * n_groups - 1 && l->micro == 1)
+                l->bring = l->n_stages;
             if (back)
                 vertical_backward(l, first, end);
             else if (pass < n_groups)
                 vertical_forward(l, first, end);
             else
                 vertical_head(l);
+        }
     }
 }
 

@@ -80,7 +80,8 @@ static void print_decisions(FILE *out, const zinf_plan *plan)
     if (d->optimizer_time == ZINF_IN_BACKWARD)
         fprintf(out, "optimizer    in backward, each unit when its gradient is complete\n");
     if (d->optimizer_time == ZINF_IN_FORWARD)
-        fprintf(out, "optimizer    in the next forward, each unit before it is used\n");
+        fprintf(out, "optimizer    in the next forward, each unit before it is used; embedding's "
+                "after backward\n");
 }
 
 static void print_memory(FILE *out, const zinf_plan *plan, bool itemised)

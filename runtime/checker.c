@@ -47,7 +47,7 @@ typedef struct checker {
     uint32_t program, index, losses, clips; /* losses and CLIPs as visited */
     uint32_t before_loop, before_iteration, begun; /* visits; losses before this iteration */
     uint64_t ahead; /* micro-batches of which tokens were looked at */
-    bool late, fills;     /* STEP begins with the updates of the one before; INIT, LOAD */
+    bool fills;     /* INIT, LOAD */
     /* the instruction visited */
     const zinf_instr *instr;
     const zinf_operand *o;
@@ -246,9 +246,10 @@ static bool expect(checker *c, uint32_t k, bool after, zinf_cell *ret_want)
     if (letter == '=')
         ret_want->nth = c->seen[0].nth;
     else if (v.what >= ZINF_VALUE_GRAD) /* begun by this program? */
-        ret_want->nth = !updates || !c->late;
+        ret_want->nth = !updates || !zinf_is_late(c->plan, c->instr->unit);
     else if (v.what >= ZINF_VALUE_OPTIMIZER) /* made or updated by it? */
-        ret_want->nth = c->fills || (updates ? after : c->late && c->program == ZINF_PROGRAM_STEP);
+        ret_want->nth = c->fills || (updates ? after : c->program == ZINF_PROGRAM_STEP &&
+                                                       zinf_is_late(c->plan, v.of));
     else if (v.what >= ZINF_VALUE_RESULT)
         ret_want->nth = c->micro;
     if (strchr("YyEn", letter) && zinf_operand_access(c->instr, k).writes)
@@ -258,7 +259,7 @@ static bool expect(checker *c, uint32_t k, bool after, zinf_cell *ret_want)
         ret_want->of = after ? c->o[0].offset / 8 - ZINF_SCALAR_PARTIALS : c->seen[k].of;
         ret_want->rows = after ? c->o[0].cols : c->seen[k].rows;
     }
-    ret_want->sums = letter == '5' && updates && !c->late
+    ret_want->sums = letter == '5' && updates && !zinf_is_late(c->plan, v.of)
                          ? zinf_sums_due(c->plan, v.of, c->losses) : c->seen[k].sums;
     c->work += o->bytes && strchr("WBPwbp", letter) ? c->plan->units[v.of].n_parts : 0;
     return true;
@@ -415,20 +416,22 @@ static bool states(checker *c, bool leaves)
               .value = ZINF_NO_NAME};
 
     for (uint64_t i = 0; i <= ZINF_N_ARRAYS * (uint64_t)c->plan->n_units; i++) {
-        const bool late = i % ZINF_N_ARRAYS == 0; /* scalars, gradients: of these updates alone */
+        const bool source = i % ZINF_N_ARRAYS == 0; /* scalars, gradients: of late updates alone */
+        const uint32_t unit = (uint32_t)((i - 1) / ZINF_N_ARRAYS);
+        const bool late = i ? zinf_is_late(c->plan, unit)
+                            : c->plan->decisions.optimizer_time == ZINF_IN_FORWARD;
         if (i > 0) {
             zinf_model_value v;
-            o = zinf_model_array(c->plan, (uint32_t)((i - 1) / ZINF_N_ARRAYS),
-                                 (i - 1) % ZINF_N_ARRAYS, &v);
+            o = zinf_model_array(c->plan, unit, (i - 1) % ZINF_N_ARRAYS, &v);
             x = (zinf_cell){.what = v.what, .of = v.of, .origin = o.offset - v.place,
                             .value = o.value, .dtype = o.dtype};
-            x.nth = leaves && (steps || (!late && (c->fills || (c->late && flushes))));
-            if (late && leaves && c->fills)
+            x.nth = leaves && (steps || (!source && (c->fills || (late && flushes))));
+            if (source && leaves && c->fills)
                 x.what = ZINF_VALUE_ZEROS, x.of = 0;
-            if (late && leaves && steps)
+            if (source && leaves && steps)
                 x.sums = zinf_sums_due(c->plan, v.of, c->losses);
         }
-        if (o.bytes && (c->late || !late) && (leaves || !c->fills) &&
+        if (o.bytes && (late || !source) && (leaves || !c->fills) &&
             !(leaves ? holds(c, "C8", &o, o.offset, o.offset + o.bytes, &x)
                      : claim(c, &o, o.offset, o.offset + o.bytes, 0, x)))
             return false;
@@ -475,16 +478,13 @@ static bool check_program(checker *c, uint32_t program)
         c->unvisited += (c->losses - losses) / n * (c->count - n);
     }
     c->index = ZINF_NONE;
-    if (!states(c, true))
-        return false;
-    return (program != ZINF_PROGRAM_STEP && program != ZINF_PROGRAM_EVAL) ||
-           scalar(c, 8 * ZINF_SCALAR_LOSS, ZINF_NO_NAME, ZINF_VALUE_LOSS);
+    return states(c, true) && ((program != ZINF_PROGRAM_STEP && program != ZINF_PROGRAM_EVAL) ||
+                               scalar(c, 8 * ZINF_SCALAR_LOSS, ZINF_NO_NAME, ZINF_VALUE_LOSS));
 }
 
 zinf_status zinf_plan_check(const zinf_plan *plan, zinf_error *err)
 {
-    checker c = {.plan = plan, .err = err,
-                 .late = plan->decisions.optimizer_time == ZINF_IN_FORWARD};
+    checker c = {.plan = plan, .err = err};
     bool ok = !zinf_plan_validate(plan, err) && !zinf_plan_check_content(plan, err) &&
               !zinf_plan_model_make(plan, &c.model, err);
 

@@ -20,7 +20,7 @@
 #include "kernels/dtype.h"
 #include "runtime/error.h"
 
-#define ZINF_PLAN_VERSION 6
+#define ZINF_PLAN_VERSION 7
 extern const char zinf_plan_magic[8]; /* what a plan file begins with */
 enum { ZINF_NAME_BYTES = 64, ZINF_PAGE = 4096, ZINF_MAX_OPERANDS = 10 };
 #define ZINF_NONE UINT32_MAX /* "no index" in every 32-bit index field */
@@ -172,7 +172,8 @@ typedef struct zinf_unit {
     uint32_t first_part, n_parts;
     int32_t layer;
     uint32_t decays; /* 1: weight decay applies (matrices), 0: not (vectors) */
-    uint32_t owner, reserved; /* rank; ZINF_NONE: sharded over all */
+    uint32_t owner; /* rank; ZINF_NONE: sharded over all */
+    uint32_t late;  /* 1: STEP finds its gradient, and updates it before it is used */
     zinf_region param, grad, optimizer;
 } zinf_unit;
 
@@ -213,7 +214,8 @@ typedef enum zinf_order { ZINF_HORIZONTAL, ZINF_VERTICAL } zinf_order;
  * when the units before it are updated already. Or inside the next step's forward, each before it
  * is used: STEP leaves gradients and the scalars of the update, and begins with what it finds.
  * FLUSH updates without a step, after which EVAL, SAMPLE and SAVE see what they see otherwise, and
- * nothing is left to update from, as after INIT and LOAD. */
+ * nothing is left to update from, as after INIT and LOAD. That is so of late units; the others are
+ * updated after backward. */
 typedef enum zinf_optimizer_time {
     ZINF_AFTER_BACKWARD, ZINF_IN_BACKWARD, ZINF_IN_FORWARD
 } zinf_optimizer_time;
@@ -294,6 +296,12 @@ typedef struct zinf_plan {
         n_values, n_strings; /* n_strings in bytes */
     uint64_t hash;           /* xxh64 of the file's contents; set by read and write */
 } zinf_plan;
+
+/* A unit (or ZINF_NONE) with whose update STEP begins. */
+static inline bool zinf_is_late(const zinf_plan *plan, uint32_t unit)
+{
+    return unit < plan->n_units && plan->units[unit].late;
+}
 
 /* Elements of a unit that are a rank's: ret_first of the unit, how many follow (none is possible).
  * They are the first of its shard; the rest of the shard is padding. */

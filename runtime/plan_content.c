@@ -132,7 +132,7 @@ static zinf_status check_program(const zinf_plan *plan, zinf_program_kind progra
         programs = IN(SAVE);
         break;
     case ZINF_OP_ADAM:
-        programs = late ? IN(STEP) | IN(FLUSH) : IN(STEP);
+        programs = plan->units[instr->unit].late ? IN(STEP) | IN(FLUSH) : IN(STEP);
         break;
     case ZINF_OP_BATCH:
         programs = IN(STEP) | IN(EVAL) | IN(SAMPLE);
@@ -182,15 +182,14 @@ static zinf_status check_whole(const zinf_plan *plan, unsigned program, const ui
                                zinf_error *err)
 {
     const bool there = plan->programs[program].n_segments > 0;
-    const bool late = plan->decisions.optimizer_time == ZINF_IN_FORWARD;
-    const unsigned moving = IN(INIT) | IN(STEP) | IN(SAVE) | IN(LOAD) | (late ? IN(FLUSH) : 0);
+    const unsigned moving = IN(INIT) | IN(STEP) | IN(SAVE) | IN(LOAD);
     const unsigned drawing = IN(STEP) | IN(EVAL) | (there ? IN(SAMPLE) : 0);
     const uint64_t losses[ZINF_N_PROGRAMS] = {
         [ZINF_PROGRAM_STEP] = plan->decisions.accumulation, [ZINF_PROGRAM_EVAL] = 1,
         [ZINF_PROGRAM_SAMPLE] = there ? plan->model.vocab : 0};
 
-    for (uint32_t u = 0; u < plan->n_units && moving >> program & 1; u++)
-        if (n_seen[u] == 0)
+    for (uint32_t u = 0; u < plan->n_units; u++)
+        if (n_seen[u] == 0 && (moving | (plan->units[u].late ? IN(FLUSH) : 0)) >> program & 1)
             return RULE("C7", "program %s: unit \"%s\" is not updated or moved",
                         zinf_program_name(program), plan->units[u].name);
     if (n_seen[plan->n_units] == 0 && drawing >> program & 1)

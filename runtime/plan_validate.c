@@ -259,6 +259,9 @@ static zinf_status check_unit(const zinf_plan *plan, const zinf_unit *unit, zinf
                           unit->name, tensor->name);
         at = part->at + elems;
     }
+    if (unit->late > (plan->decisions.optimizer_time == ZINF_IN_FORWARD))
+        return REFUSE("unit \"%s\": late is %" PRIu32 ", allowed is 0, and 1 where updates are in "
+                      "the next forward", unit->name, unit->late);
     if (unit->n_elems == 0 || unit->n_elems > MOST_SIZE / 64 ||
         unit->array_stride > MOST_SIZE / 4 || unit->array_stride % 4)
         return REFUSE("unit \"%s\": %" PRIu64 " elements, arrays %" PRIu64 " bytes apart",

@@ -31,13 +31,11 @@ static bool visit(written *w, uint64_t lo, uint64_t hi, const zinf_operand *o, b
 /* The regions that outlive a program, as it finds or leaves them. */
 static bool visit_regions(written *w, bool finds)
 {
-    const bool late = w->plan->decisions.optimizer_time == ZINF_IN_FORWARD;
-
     w->instr = ZINF_NONE;
     for (uint32_t u = 0; u < w->plan->n_units; u++) {
         const zinf_unit *unit = &w->plan->units[u];
         const zinf_region *regions[] = {&unit->param, &unit->optimizer, &unit->grad};
-        for (int k = 0; k < (late ? 3 : 2); k++) {
+        for (int k = 0; k < (unit->late ? 3 : 2); k++) {
             const zinf_operand o = {.tier = ZINF_TIER_NVME, .offset = regions[k]->offset,
                                     .bytes = regions[k]->bytes, .value = regions[k]->value};
             const uint64_t lo = zinf_operand_at(w->plan, &(zinf_instr){.unit = u}, &o);

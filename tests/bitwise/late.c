@@ -114,7 +114,7 @@ static void a_unit_is_used_from_where_it_was_updated(void)
     make(5, 26, false, "forward", &late);
     make(5, 26, false, "after", &after);
     for (uint32_t u = 0; u < late.n_units; u++)
-        params += late.units[u].param.bytes;
+        params += late.units[u].late * late.units[u].param.bytes;
     CHECK(late.decisions.optimizer_time == ZINF_IN_FORWARD);
     const zinf_traffic *l = late.predicted.traffic, *a = after.predicted.traffic;
     CHECK(l[ZINF_CLASS_PARAM].read_bytes + params == a[ZINF_CLASS_PARAM].read_bytes);
@@ -123,9 +123,12 @@ static void a_unit_is_used_from_where_it_was_updated(void)
     CHECK(late.programs[ZINF_PROGRAM_FLUSH].n_segments == 1);
     CHECK(after.programs[ZINF_PROGRAM_FLUSH].n_segments == 0);
     for (uint32_t u = 0; u < late.n_units; u++) { /* in order of use, ahead of it */
-        const uint32_t adam = find(&late, first_of(&late, ZINF_PROGRAM_STEP), ZINF_OP_ADAM, u);
-        CHECK(adam < find(&late, first_of(&late, ZINF_PROGRAM_STEP), ZINF_OP_CLIP, ZINF_NONE));
-        CHECK(adam < find(&late, first_of(&late, ZINF_PROGRAM_STEP), ZINF_OP_SUM_OF_SQUARES, u));
+        const uint32_t step = first_of(&late, ZINF_PROGRAM_STEP);
+        const uint32_t adam = find(&late, step, ZINF_OP_ADAM, u);
+        const bool embeds = u < 3; /* its tiles, with which forward begins */
+        CHECK(late.units[u].late == !embeds && !after.units[u].late);
+        CHECK((adam < find(&late, step, ZINF_OP_CLIP, ZINF_NONE)) == !embeds);
+        CHECK((adam < find(&late, step, ZINF_OP_SUM_OF_SQUARES, u)) == !embeds);
     }
     zinf_plan_free(&late);
     zinf_plan_free(&after);
@@ -210,6 +213,22 @@ static void a_step_that_leaves_another_gradient_is_refused(void)
     check_refused(&plan, "C8", "it should hold");
 }
 
+static void a_unit_that_is_late_and_one_that_is_not_are_told_apart(void)
+{
+    for (uint32_t u = 0; u < 2; u++) {
+        static const uint32_t units[] = {0, 4}; /* the embedding, a matrix of the first block */
+        zinf_plan plan = {0};
+        make(0, 0, true, "forward", &plan);
+        const bool was = plan.units[units[u]].late;
+        CHECK(was == (u == 1));
+        plan.units[units[u]].late = !was;
+        check_refused(&plan, "C7", was ? "is not what program flush does" : "is not updated");
+        make(0, 0, true, u ? "after" : "forward", &plan);
+        plan.units[units[u]].late = u ? 1 : 2;
+        check_refused(&plan, "pl", "late is");
+    }
+}
+
 static void a_plan_without_a_flush_is_refused(void)
 {
     zinf_plan plan = {0};
@@ -234,6 +253,7 @@ int main(void)
     RUN(a_start_that_leaves_something_to_update_from_is_refused);
     RUN(a_step_that_leaves_another_gradient_is_refused);
     RUN(a_plan_without_a_flush_is_refused);
+    RUN(a_unit_that_is_late_and_one_that_is_not_are_told_apart);
     rmdir(directory);
     return check_finish();
 }

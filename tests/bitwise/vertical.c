@@ -118,6 +118,58 @@ static uint64_t n_of(const zinf_plan *plan, unsigned opcode, uint32_t unit)
     return n;
 }
 
+/* The first instruction of STEP with this opcode, and with an operand that is a region (NULL: any);
+ * ZINF_NONE: there is none. */
+static uint32_t first_of(const zinf_plan *plan, unsigned opcode, const zinf_region *region)
+{
+    const zinf_program *step = &plan->programs[ZINF_PROGRAM_STEP];
+    const zinf_segment *last = &plan->segments[step->first_segment + step->n_segments - 1];
+
+    for (uint32_t i = plan->segments[step->first_segment].first_instr;
+         i < last->first_instr + last->n_instrs; i++)
+        for (uint32_t k = 0; k < plan->instrs[i].n_operands; k++) {
+            const zinf_operand *o = &plan->operands[plan->instrs[i].operand0 + k];
+            if (plan->instrs[i].opcode == opcode &&
+                (!region || (o->tier == region->tier && o->value == region->value &&
+                             o->offset == region->offset)))
+                return i;
+        }
+    return ZINF_NONE;
+}
+
+/* It is the last to have its gradient, and the largest: it is updated from where it was summed, by
+ * states that were read before, as soon as the norm is known. */
+static void the_embeddings_states_come_while_backward_goes_on(void)
+{
+    static const trainer_model wide = {2, 32, 2, 4000, 8, 8, "bf16", NULL};
+    static const char *const times[] = {"after", "forward"};
+    static const char shape[] = "micro_batch=2 tiles=1 checkpoint_interval=1 threads=2";
+    const trainer_options options = {.directory = directory, .steps = STEPS};
+    trainer_outcome wanted, found;
+    zinf_error err = {0};
+    char sets[400];
+
+    for (int k = 0; k < 3; k++) {
+        const char *tier = k ? "nvme" : "device";
+        zinf_plan plan = {0};
+        snprintf(sets, sizeof sets, "%s order=%s optimizer_time=%s tier.param=%s tier.grad=%s "
+                 "tier.optimizer=%s tier.checkpoint=%s prefetch.read=4", shape,
+                 k ? "vertical" : "horizontal", times[k / 2], tier, tier, tier, tier);
+        CHECK_MESSAGE(!trainer_plan(&wide, true, sets, &plan, &err), "%s", err.text);
+        const zinf_unit *embedding = &plan.units[0];
+        const uint32_t read = first_of(&plan, ZINF_OP_READ, &embedding->optimizer);
+        if (k) {
+            CHECK(read < first_of(&plan, ZINF_OP_EMBEDDING_BACKWARD, NULL));
+            CHECK(first_of(&plan, ZINF_OP_WRITE, &embedding->optimizer) >
+                  first_of(&plan, ZINF_OP_CLIP, NULL));
+            CHECK(first_of(&plan, ZINF_OP_WRITE, &embedding->grad) == ZINF_NONE);
+            CHECK(plan.units[2].late == (k == 2) && !embedding->late && !plan.units[1].late);
+        }
+        trainer_train(&plan, &options, k ? &found : &wanted);
+        CHECK(k == 0 || trainer_same(&wanted, &found));
+    }
+}
+
 /* Forward and backward fetch them, whatever the number of micro-batches; a gradient is complete
  * when it leaves the device. */
 static void parameters_and_gradients_move_once_for_all_micro_batches(void)
@@ -137,8 +189,12 @@ static void parameters_and_gradients_move_once_for_all_micro_batches(void)
     }
     const zinf_traffic *grad = down.predicted.traffic + ZINF_CLASS_GRAD;
     const zinf_traffic *before = across.predicted.traffic + ZINF_CLASS_GRAD;
-    CHECK(4 * grad->write_bytes == before->write_bytes);
-    CHECK(4 * grad->read_bytes == before->read_bytes); /* by the update; horizontal: thrice more */
+    uint64_t stayed = 0; /* of the embedding, updated from where they were summed */
+    for (uint32_t u = 0; u < 3; u++)
+        stayed += down.units[u].grad.bytes;
+    CHECK(4 * (grad->write_bytes + stayed) == before->write_bytes);
+    /* by the update; horizontal: thrice more */
+    CHECK(4 * (grad->read_bytes + stayed) == before->read_bytes);
     const zinf_traffic *param = down.predicted.traffic + ZINF_CLASS_PARAM;
     CHECK(4 * param->read_bytes <= across.predicted.traffic->read_bytes);
     CHECK(param->write_bytes == across.predicted.traffic->write_bytes);
@@ -284,6 +340,7 @@ int main(void)
     RUN(so_it_does_one_queue_after_another_and_with_the_other_engine);
     RUN(so_it_does_with_updates_inside_backward);
     RUN(parameters_and_gradients_move_once_for_all_micro_batches);
+    RUN(the_embeddings_states_come_while_backward_goes_on);
     RUN(boundaries_are_kept_for_each_micro_batch);
     RUN(what_cannot_be_is_refused_with_a_sentence);
     RUN(one_micro_batch_has_one_order);

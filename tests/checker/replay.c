@@ -180,8 +180,6 @@ static void leave(const zinf_collective *self, int code)
 /* Garbage wherever no state of a unit lies; the runtime keeps nothing there between programs. */
 static void dirty(const zinf_plan *plan, uint32_t rank, zinf_executor *executor)
 {
-    const bool late = plan->decisions.optimizer_time == ZINF_IN_FORWARD;
-
     for (unsigned tier = ZINF_TIER_DEVICE; tier <= ZINF_TIER_HOST; tier++) {
         const uint64_t bytes = plan->machine.arena_bytes[tier];
         unsigned char *arena = zinf_executor_arena(executor, (zinf_tier)tier);
@@ -193,7 +191,7 @@ static void dirty(const zinf_plan *plan, uint32_t rank, zinf_executor *executor)
         for (uint32_t u = 0; u < plan->n_units; u++) {
             const zinf_region *r[3] = {&plan->units[u].param, &plan->units[u].optimizer,
                                        &plan->units[u].grad};
-            for (int i = 0; i < (late ? 3 : 2); i++)
+            for (int i = 0; i < (plan->units[u].late ? 3 : 2); i++)
                 if (r[i]->tier == tier && r[i]->bytes &&
                     (plan->units[u].owner == ZINF_NONE || plan->units[u].owner == rank))
                     memcpy(arena + r[i]->offset, kept + r[i]->offset, r[i]->bytes);

@@ -334,8 +334,9 @@ static void tables_that_point_nowhere_are_refused(void)
         zinf_error err = {0};
         p.values[0] = i == 0 ? p.n_strings : p.values[0];
         u->optimizer.tier = i == 1 ? ZINF_TIER_SCALAR : u->optimizer.tier;
-        *(i == 2 ? &u->optimizer.value : i == 5 ? &u->whole_param
-          : i == 6 ? &u->whole_grad : &u->reserved) = p.n_values;
+        if (i == 2 || i == 5 || i == 6)
+            *(i == 2 ? &u->optimizer.value : i == 5 ? &u->whole_param : &u->whole_grad) =
+                p.n_values;
         if (i == 3) {
             u->array_stride = 4096;
             u->optimizer.bytes = 4096;
