@@ -1055,15 +1055,14 @@ static void an_empty_program_is_refused(void)
     }
 }
 
-/* Updates in the next forward. */
 static zinf_plan late_plan(void)
 {
-    zinf_plan plan = {0}, copy;
+    zinf_plan plan = {0};
     zinf_error err = {0};
 
     CHECK_MESSAGE(!trainer_plan_ranks(&gpt2, true, 1, ON_DEVICE " optimizer_time=forward", &plan,
                                       &err), "%s", err.text);
-    copy = mutate_copy(&plan);
+    const zinf_plan copy = mutate_copy(&plan);
     zinf_plan_free(&plan);
     return copy;
 }
@@ -1084,8 +1083,7 @@ static void a_norm_in_another_program_is_refused(void)
     zinf_program *save = &p.programs[ZINF_PROGRAM_SAVE];
     const zinf_segment from = p.segments[save->first_segment];
     const size_t room = p.n_instrs + (size_t)from.n_instrs + 2 * p.n_units + 1;
-    const uint32_t clip = STEP(CLIP, 0), first = p.n_instrs;
-    uint32_t zero = 0;
+    uint32_t clip = STEP(CLIP, 0), first = p.n_instrs, zero = 0;
 
     p.instrs = realloc(p.instrs, room * sizeof *p.instrs);
     p.segments = realloc(p.segments, (p.n_segments + (size_t)1) * sizeof *p.segments);
@@ -1100,12 +1098,10 @@ static void a_norm_in_another_program_is_refused(void)
     for (uint32_t u = 0, sum_of = 0; u < p.n_units; u++, sum_of++) {
         while (p.instrs[sum_of].opcode != ZINF_OP_SUM_OF_SQUARES || p.instrs[sum_of].unit != u)
             sum_of = (sum_of + 1) % first;
-        zinf_instr *zeros = &p.instrs[p.n_instrs++];
-        *zeros = p.instrs[zero];
-        zeros->unit = u;
-        zeros->layer = p.units[u].layer;
-        zeros->operand0 = p.n_operands;
+        zinf_instr zeros = p.instrs[zero];
+        zeros.unit = u, zeros.layer = p.units[u].layer, zeros.operand0 = p.n_operands;
         p.operands[p.n_operands++] = p.operands[p.instrs[sum_of].operand0];
+        p.instrs[p.n_instrs++] = zeros;
         p.instrs[p.n_instrs++] = p.instrs[sum_of];
     }
     p.instrs[p.n_instrs++] = p.instrs[clip];

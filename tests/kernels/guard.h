@@ -189,8 +189,8 @@ static inline void run_everywhere(void (*test)(void), const char *words)
         for (int type = 0; type < 2; type++) {
             act = type ? ZINF_BF16 : ZINF_F32;
             seed = 1;
-            snprintf(name, sizeof name, "%s %s %s", zinf_cpu_level_names[level], type ? "bf16" : "f32",
-                     words);
+            snprintf(name, sizeof name, "%s %s %s", zinf_cpu_level_names[level],
+                     type ? "bf16" : "f32", words);
             check_run(level_is_available() ? test : skip_level, name);
             release();
         }
