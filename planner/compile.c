@@ -242,19 +242,19 @@ static bool try(compilation *c, const zinf_model *model, const zinf_cluster *clu
 }
 
 zinf_status zinf_compile(const zinf_model *model, const zinf_cluster *cluster,
-                         const zinf_decisions *decisions, bool even_if_short, zinf_plan *ret_plan,
+                         const zinf_decisions *decisions, bool least, zinf_plan *ret_plan,
                          uint64_t ret_short[ZINF_N_TIERS], zinf_error *err)
 {
     care with = {.spread = true};
     compilation c;
 
     begin(&c, model, cluster, decisions, with, err);
-    if (c.fits || even_if_short)
+    if (c.fits)
         finish(&c, model, model, cluster);
-    if (zinf_may_bring_ahead(decisions))
+    if (!least && zinf_may_bring_ahead(decisions))
         with.ahead = try(&c, model, cluster, decisions, (care){.spread = true, .ahead = true}, err);
     with.roomy = true;
-    if (c.plan.machine.arena_bytes[ZINF_TIER_NVME])
+    if (!least && c.plan.machine.arena_bytes[ZINF_TIER_NVME])
         try(&c, model, cluster, decisions, with, err);
     if (err->status != ZINF_OK) {
         discard(&c);

@@ -11,11 +11,12 @@ uint64_t zinf_capacity(const zinf_cluster *cluster, zinf_tier tier);
  * instructions. */
 uint64_t zinf_overhead(const zinf_cluster *cluster, zinf_dtype precision, zinf_tier tier);
 
-/* graph, lower, place, and if everything fits (or `even_if_short`) schedule, cost, simulate.
+/* graph, lower, place, and if everything fits schedule, cost, simulate; unless it is to be the
+ * least memory, also with more where that is faster (lower.h: ahead; place.h: more).
  * ret_short[t]: bytes by which tier t is too small, 0 if it fits. On success ret_plan is the
  * caller's to free; without schedule if short. */
 zinf_status zinf_compile(const zinf_model *model, const zinf_cluster *cluster,
-                         const zinf_decisions *decisions, bool even_if_short, zinf_plan *ret_plan,
+                         const zinf_decisions *decisions, bool least, zinf_plan *ret_plan,
                          uint64_t ret_short[ZINF_N_TIERS], zinf_error *err);
 
 /* The memory alone, at a third of the cost. */

@@ -580,8 +580,8 @@ static bool compile_best(pool *p, uint32_t n_top, zinf_search_result *r)
             if (!whole)
                 break;
         }
-        if (zinf_compile(p->model, p->cluster, &c.decisions, false, &plan, short_bytes,
-                         p->err) != ZINF_OK)
+        if (zinf_compile(p->model, p->cluster, &c.decisions, p->settings->arena == ZINF_LEAST,
+                         &plan, short_bytes, p->err) != ZINF_OK)
             break;
         if (total_short(short_bytes)) { /* the probe was too hopeful */
             if (!total_short(r->short_bytes)) {

@@ -25,9 +25,9 @@ typedef struct setting {
 /* WORD: min says which of these; the n-th word stands for n. */
 static const char *const words_of_all[][4] = {
     {"horizontal", "vertical"}, {"bandwidth", "owner"}, {"overlapped", "synchronous"},
-    {"after", "backward", "forward"}};
+    {"after", "backward", "forward"}, {"least", "faster"}};
 static_assert(ZINF_VERTICAL == 1 && ZINF_OWNER == 1 && ZINF_SYNCHRONOUS == 1 &&
-              ZINF_IN_BACKWARD == 1 && ZINF_IN_FORWARD == 2, "their order");
+              ZINF_IN_BACKWARD == 1 && ZINF_IN_FORWARD == 2 && ZINF_FASTER == 1, "their order");
 
 #define AT(field) offsetof(zinf_settings, field)
 static const setting table[] = {
@@ -62,6 +62,8 @@ static const setting table[] = {
     {"optimizer_time", WORD, AT(optimizer_time), 3, 0,
      "when units are updated: after backward, in the next forward, or in backward (needs clip 0; "
      "never chosen unasked)"},
+    {"arena", WORD, AT(arena), 4, 0,
+     "what all this takes of the device, or more of it where that is faster"},
     {"io.block", NUMBER, AT(io_block_bytes), 4096, 1 << 30,
      "bytes of one storage request, a multiple of 4096"},
     {"io.depth", NUMBER, AT(io_depth), 1, 1024, "storage requests in flight"},

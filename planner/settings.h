@@ -8,11 +8,15 @@
 
 enum { ZINF_FREE = -1 }; /* a decision left to the search */
 
+/* The device's arena: what the other decisions take, or more where the step gets shorter. */
+typedef enum zinf_arena { ZINF_LEAST, ZINF_FASTER } zinf_arena;
+
 typedef struct zinf_settings {
     int64_t tier[ZINF_N_CLASSES], tiles[ZINF_N_LINEARS];
     int64_t micro_batch, checkpoint_interval, prefetch_read, prefetch_upload,
         prefetch_gather;
     int64_t order, optimizer_time, partitioning, collectives; /* zinf_order, .. */
+    int64_t arena; /* zinf_arena */
     int64_t io_block_bytes, io_depth, n_threads;
 } zinf_settings;
 

@@ -240,7 +240,8 @@ def exactly_what_is_planned_fits_and_one_byte_less_does_not():
     model = write("exact.yaml", SMALL % (4, 64))
     pins = dict(micro_batch=2, tiles=2, checkpoint_interval=1, prefetch__read=1,
                 prefetch__upload=1, tier__param="host", tier__grad="host",
-                tier__optimizer="nvme", tier__checkpoint="device", optimizer_time="after")
+                tier__optimizer="nvme", tier__checkpoint="device", optimizer_time="after",
+                arena="least")
     sizes = {"device": 64 << 20, "host": 1 << 30, "nvme": 1 << 30}
 
     def attempt(**less):
@@ -261,6 +262,22 @@ def exactly_what_is_planned_fits_and_one_byte_less_does_not():
         assert done.returncode == 3, (tier, done.returncode, done.stderr)
         assert refusal["short"] == {"tier": tier, "bytes": 1}, refusal
         assert refusal["suggestions"] and "%s is short by 1 bytes" % tier in done.stderr
+
+
+def an_arena_may_be_the_least_or_faster():
+    model = write("arena.yaml", SMALL % (4, 64))
+    cluster = write("arena-cluster.yaml", CLUSTER % ("64 MiB", "1 GiB", "1 GiB"))
+    pins = dict(micro_batch=2, checkpoint_interval=1, tier__param="nvme", tier__grad="nvme",
+                tier__optimizer="nvme", tier__checkpoint="nvme")
+    made = {}
+    for arena in "least", "faster", None:
+        done = run(model, cluster, *sets(**pins, **({"arena": arena} if arena else {})), "--json")
+        o = json.loads(done.stdout)
+        made[arena] = o["memory"]["device"]["planned_bytes"], o["predicted"]["step_s"]
+    assert made[None] == made["faster"], made
+    assert made["least"][0] <= made["faster"][0] and made["least"][1] > made["faster"][1], made
+    done = run(model, cluster, "--set", "arena=large")
+    assert done.returncode == 2 and "least" in done.stderr and "faster" in done.stderr, done.stderr
 
 
 def apply_suggestion(text, model, cluster, pins):
