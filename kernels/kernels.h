@@ -112,7 +112,9 @@ typedef struct zinf_kernels {
     /* Causal attention. qkv[N][(H + 2G) * D]: per token H query heads, G key heads, G value
      * heads, each D wide; query head h uses kv head h / (H / G). scale 1 / sqrt(D).
      * out[N][H * D]; lse[batch][H][seq] fp32 = log-sum-exp of the scaled scores.
-     * scratch: zinf_attention_scratch_bytes. Never materialises seq * seq per layer. */
+     * scratch: zinf_attention_scratch_bytes. Never materialises seq * seq per layer.
+     * Backward: of each row the mean of dout v with the weights p is taken from them, so that what
+     * cancels against it does; only level amx, to whose 8 bits it is the same, takes dout out. */
     void (*attention_forward)(const struct zinf_kernels *self, const void *qkv, int64_t batch,
                               int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim,
                               void *out, float *lse, void *scratch);

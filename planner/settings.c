@@ -191,9 +191,9 @@ zinf_status zinf_settings_check(const zinf_settings *settings, const zinf_model 
         if (settings->tiles[l] != ZINF_FREE &&
             (uint64_t)settings->tiles[l] > zinf_linear_rows(model, l))
             return zinf_fail(err, ZINF_BAD_INPUT,
-                             "--set tiles.%s=%" PRId64 ": more tiles than its %" PRIu64
-                             " output features", zinf_linear_name(l), settings->tiles[l],
-                             zinf_linear_rows(model, l));
+                             "--set tiles or tiles.%s: %" PRId64 " tiles are more than the %" PRIu64
+                             " output features of %s", zinf_linear_name(l), settings->tiles[l],
+                             zinf_linear_rows(model, l), zinf_linear_name(l));
     if (settings->checkpoint_interval != ZINF_FREE &&
         (uint64_t)settings->checkpoint_interval > model->layers)
         return zinf_fail(err, ZINF_BAD_INPUT,

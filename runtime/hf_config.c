@@ -1,6 +1,6 @@
 /* runtime/hf_config.c - see hf_config.h. Fields and their defaults are those of transformers'
  * GPT2Config, LlamaConfig, MistralConfig and Qwen2Config; null is as good as absent, except where
- * it means something else there. What its versions take differently is refused, but for
+ * it means something else there or nothing. What its versions take differently is refused, but for
  * rope_parameters, which are of version 5 and mean what they mean there.
  */
 #include "runtime/hf_config.h"
@@ -67,6 +67,12 @@ static json_object *get(json_object *object, const char *key)
     return value; /* NULL: absent or null */
 }
 
+static bool is_number(json_object *value)
+{
+    return json_object_is_type(value, json_type_int) ||
+           json_object_is_type(value, json_type_double);
+}
+
 /* fallback 0: the field is required. */
 static zinf_status get_count(const reader *r, json_object *from, const char *key, uint64_t fallback,
                              uint64_t min, uint64_t max, uint64_t *ret_value)
@@ -98,13 +104,22 @@ static zinf_status get_real(const reader *r, json_object *from, const char *key,
     *ret_value = fallback;
     if (!value)
         return ZINF_OK;
-    const bool is_number = json_object_is_type(value, json_type_int) ||
-                           json_object_is_type(value, json_type_double);
-    const double real = is_number ? json_object_get_double(value) : 0;
-    if (!is_number || !(real >= min && real <= max))
+    const double real = is_number(value) ? json_object_get_double(value) : 0;
+    if (!is_number(value) || !(real >= min && real <= max))
         return refuse(r, "\"%s\" is %s; expected a number from %g to %g", key,
                       zinf_json_show(value).text, min, max);
     *ret_value = real;
+    return ZINF_OK;
+}
+
+/* For a number without which nothing is computed: transformers has a default for what is absent
+ * and not for null. */
+static zinf_status refuse_null(const reader *r, const char *key)
+{
+    json_object *value = NULL;
+
+    if (json_object_object_get_ex(r->config, key, &value) && !value)
+        return refuse(r, "\"%s\" is null; expected a number, or leave it out", key);
     return ZINF_OK;
 }
 
@@ -132,47 +147,93 @@ typedef struct fixed {
 
 #define ALL (1u << GPT2 | 1u << LLAMA | 1u << MISTRAL | 1u << QWEN2)
 #define ROTARY (ALL & ~(1u << GPT2))
+#define UNBIASED (1u << LLAMA | 1u << MISTRAL)
+#define BIASES "; biases of q, k and v alone are qwen2's"
+#define DTYPES "\"float32\"|\"float16\"|\"bfloat16\"|null"
+#define HEAD_SCALE ": attention is scaled by 1 / sqrt(head_dim)"
+#define FULL ": attention is causal and full, but for \"sliding_window\""
 static const fixed fixed_fields[] = {
     {1u << GPT2, "activation_function", "\"gelu_new\"|\"gelu_pytorch_tanh\"", ""},
-    {1u << GPT2, "layer_norm_epsilon", "1e-05|1e-5|0.00001", ""},
+    {1u << GPT2, "layer_norm_epsilon", "1e-05", ""},
     {1u << GPT2, "scale_attn_weights", "true", ""},
     {1u << GPT2, "scale_attn_by_inverse_layer_idx", "false", ""},
     {1u << GPT2, "reorder_and_upcast_attn", "false", ""},
     {1u << GPT2, "tie_word_embeddings", "true", " for gpt2"},
     {ROTARY, "hidden_act", "\"silu\"|\"swish\"", ""},
-    {ROTARY, "attention_bias", "false", "; biases of q, k and v alone are qwen2's"},
+    {ROTARY, "attention_bias", "false", BIASES},
     {ROTARY, "mlp_bias", "false", ""},
     {ROTARY, "rope_interleaved", "false", ""},
-    {ROTARY, "partial_rotary_factor", "1|1.0", ""},
+    {ROTARY, "partial_rotary_factor", "1", ""},
+    {ALL, "is_causal", "true", FULL},
     {ALL, "add_cross_attention", "false", ""},
     {ALL, "is_encoder_decoder", "false", ""},
     {ALL, "pruned_heads", "{}", ""},
     {ALL, "torchscript", "false", ": it unties the head"},
     {ALL, "per_layer_config", "{}", ": all layers are alike"},
+    {ALL, "text_config", "{}", ": a model of several parts"},
+    {ALL, "decoder", "{}", ": a model of several parts"},
+    {ALL, "generator", "{}", ": a model of several parts"},
+    {ALL, "loss_type", "\"ForCausalLM\"|\"ForCausalLMLoss\"|null", ""},
+    {ALL, "dtype", DTYPES, ""},
+    {ALL, "torch_dtype", DTYPES, ""},
     {ALL, "quantization_config", "", ": the weights must be F32, F16 or BF16"},
     {ALL, "compression_config", "", ": the weights must be F32, F16 or BF16"},
     {ALL, "num_local_experts", "0", ": mixtures of experts"},
     {ALL, "num_experts", "0", ": mixtures of experts"},
     {ALL, "n_routed_experts", "0", ": mixtures of experts"},
     {ALL, "num_experts_per_tok", "0", ": mixtures of experts"},
+    /* Of models that descend from these four, and of other readers of their files. transformers
+     * passes over them in these families; whoever set one means another model. */
+    {ALL, "use_bidirectional_attention", "false", FULL},
+    {ALL, "attention_chunk_size", "", FULL},
+    {ALL, "attn_temperature_tuning", "false", ""},
+    {ALL, "use_logn_attn", "false", ""},
+    {ALL, "alibi", "false", ""},
+    {ALL, "use_parallel_residual", "false", ""},
+    {ALL, "parallel_attn", "false", ""},
+    {ALL, "attn_logit_softcapping", "", ""},
+    {ALL, "final_logit_softcapping", "", ""},
+    {ALL, "clip_qkv", "", ""},
+    {ALL, "query_pre_attn_scalar", "", HEAD_SCALE},
+    {ALL, "attention_multiplier", "", HEAD_SCALE},
+    {ALL, "embedding_multiplier", "1|null", ""},
+    {ALL, "residual_multiplier", "1|null", ""},
+    {ALL, "lm_head_multiplier", "1|null", ""},
+    {ALL, "logits_scaling", "1|null", ""},
+    {ALL, "logit_scale", "1|null", ""},
+    {ALL, "qk_norm", "false", ""},
+    {ALL, "use_qk_norm", "false", ""},
+    {ALL, "qk_layernorm", "false", ""},
+    {ALL, "num_nextn_predict_layers", "0", ": one token is predicted"},
+    {ALL, "num_mtp_layers", "0", ": one token is predicted"},
+    {UNBIASED, "qkv_bias", "false", BIASES},
+    {UNBIASED, "use_qkv_bias", "false", BIASES},
+    {UNBIASED, "bias", "false", BIASES},
+    {ROTARY, "use_bias", "false", BIASES},
+    {ROTARY, "hidden_activation", "\"silu\"|\"swish\"|null", ""},
+    {ROTARY, "rotary_pct", "1|null", ""},
+    {ROTARY, "rope_pct", "1|null", ""},
+    {ROTARY, "use_mrope", "false", ""},
+    {ROTARY, "use_dynamic_ntk", "false", ""},
+    {ROTARY, "no_rope_layers", "[]", ": all layers are alike"},
+    {ROTARY, "no_rope_layer_interval", "", ": all layers are alike"},
 };
 
+/* null is as good as what is false (and as null, where nothing is allowed), not as a number or a
+ * word, with which transformers would have to compute. */
 static bool is_among(json_object *value, const char *allowed)
 {
+    if (!value && !*allowed)
+        return true;
     while (*allowed) {
         const size_t n = strcspn(allowed, "|");
         char text[64];
         snprintf(text, sizeof text, "%.*s", (int)n, allowed);
         json_object *other = json_tokener_parse(text);
-        const bool number = !json_object_is_type(value, json_type_string) &&
-                            !json_object_is_type(value, json_type_boolean) &&
-                            !json_object_is_type(value, json_type_object) &&
-                            !json_object_is_type(value, json_type_array) &&
-                            !json_object_is_type(other, json_type_boolean) &&
-                            !json_object_is_type(other, json_type_string) &&
-                            !json_object_is_type(other, json_type_object);
-        const bool equal = number ? json_object_get_double(value) == json_object_get_double(other)
-                                  : json_object_equal(value, other);
+        const bool equal = !value ? !json_object_get_boolean(other)
+                           : is_number(value) && is_number(other)
+                               ? json_object_get_double(value) == json_object_get_double(other)
+                               : json_object_equal(value, other);
         json_object_put(other);
         if (equal)
             return true;
@@ -185,12 +246,9 @@ static zinf_status check_fixed(const reader *r)
 {
     for (size_t i = 0; i < sizeof fixed_fields / sizeof *fixed_fields; i++) {
         const fixed *f = &fixed_fields[i];
-        json_object *value = get(r->config, f->key);
-        /* as good as false, where true is the default */
-        const bool is_false = !value && !strcmp(f->allowed, "true") &&
-                              json_object_object_get_ex(r->config, f->key, NULL);
+        json_object *value = NULL;
         if (!(f->families >> r->family & 1) ||
-            (value ? is_among(value, f->allowed) : !is_false))
+            !json_object_object_get_ex(r->config, f->key, &value) || is_among(value, f->allowed))
             continue;
         char allowed[64];
         snprintf(allowed, sizeof allowed, "%s", *f->allowed ? f->allowed : "null");
@@ -318,8 +376,12 @@ static zinf_status get_rope(const reader *r)
     /* transformers 5 writes the second, and the base into it */
     static const char *const names[] = {"rope_scaling", "rope_parameters"};
     zinf_model_info *m = &r->out->model;
+    json_object *newer = get(r->config, names[1]);
     double inner;
 
+    if ((!json_object_is_type(newer, json_type_object) || !get(newer, "rope_theta")) &&
+        refuse_null(r, "rope_theta"))
+        return r->err->status;
     if (get_real(r, r->config, "rope_theta", 1e4, 1, 1e12, &m->rope_theta))
         return r->err->status;
     for (int i = 0; i < 2; i++) {
@@ -398,6 +460,7 @@ static zinf_status read_llama(const reader *r)
         get_count(r, c, "intermediate_size", 0, 1, 1 << 24, &m->ffn) ||
         get_count(r, c, "vocab_size", 0, 2, INT32_MAX, &m->vocab) ||
         get_count(r, c, "max_position_embeddings", 0, 1, 1 << 24, &m->context) ||
+        refuse_null(r, "rms_norm_eps") ||
         get_real(r, c, "rms_norm_eps", 1e-6, 1e-30, 1, &m->norm_eps) ||
         get_flag(r, "tie_word_embeddings", false, &tied))
         return r->err->status;
@@ -433,7 +496,7 @@ static const char *const used_by_others[] = {
 
 /* They change neither losses nor gradients of the model (but for those of which a note tells). */
 static const char *const passed[] = {
-    "architectures", "torch_dtype", "dtype", "transformers_version", "_name_or_path", "name",
+    "architectures", "transformers_version", "_name_or_path", "name",
     "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id",
     "use_cache", "initializer_range", "auto_map", "n_ctx", "task_specific_params", "summary_type",
     "summary_use_proj", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",

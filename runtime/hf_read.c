@@ -411,12 +411,30 @@ out:
     return err->status;
 }
 
+/* With it, transformers takes the base model that it names and adds the adapter. */
+static zinf_status check_adapter(const zinf_hf_reader *r, zinf_error *err)
+{
+    static const char name[] = "adapter_config.json";
+    struct stat st; /* of a link, which may lead nowhere */
+    char *path = NULL;
+
+    if (!path_of(r, name, &path, err) && !lstat(path, &st))
+        refuse(r, err, "it has an \"%s\": adapters are not supported; merge it into the weights "
+               "first (peft's merge_and_unload), or move it away", name);
+    free(path);
+    return err->status;
+}
+
 static zinf_status check_model(const zinf_hf_reader *r, zinf_error *err)
 {
     const zinf_model_info *plan = &r->plan->model;
     zinf_hf_config found;
+    struct stat st;
 
-    if (zinf_hf_config_read(r->directory, &found, err))
+    if (!stat(r->directory, &st) && !S_ISDIR(st.st_mode))
+        return refuse(r, err, "it is a file; name the directory in which config.json and "
+                      "model.safetensors are");
+    if (zinf_hf_config_read(r->directory, &found, err) || check_adapter(r, err))
         return err->status;
     if (strcmp(found.model.family, plan->family))
         return refuse(r, err, "config.json is of the family %s, the plan's model \"%s\" is %s",

@@ -159,11 +159,14 @@ zinf_status zinf_hf_write_config(const zinf_hf_place *to, const zinf_plan *plan,
     } else {
         config = make_config(&plan->model);
     }
-    /* the newer name where the file has it, else the one that all versions read */
-    if (dtype != ZINF_N_DTYPES)
-        add_text(config, json_object_object_get_ex(config, "dtype", NULL) ? "dtype"
-                                                                            : "torch_dtype",
-                 dtype == ZINF_F32 ? "float32" : dtype == ZINF_BF16 ? "bfloat16" : "float16");
+    /* by the names that the file has, else by the one that all versions read */
+    const char *word = dtype == ZINF_F32 ? "float32" : dtype == ZINF_BF16 ? "bfloat16" : "float16";
+    const bool newer = json_object_object_get_ex(config, "dtype", NULL);
+    if (dtype != ZINF_N_DTYPES && newer)
+        add_text(config, "dtype", word);
+    if (dtype != ZINF_N_DTYPES &&
+        (!newer || json_object_object_get_ex(config, "torch_dtype", NULL)))
+        add_text(config, "torch_dtype", word);
     zinf_hf_write_text(to, "config.json", config, err);
     json_object_put(config);
     return err->status;

@@ -25,6 +25,11 @@ zinf_shown zinf_show(const char *text)
 
 zinf_shown zinf_json_show(json_object *value)
 {
+    /* what exceeds 64 bits is held as the largest number, or the least */
+    if (json_object_is_type(value, json_type_int) && json_object_get_uint64(value) == UINT64_MAX)
+        return zinf_show("18446744073709551615 or more");
+    if (json_object_is_type(value, json_type_int) && json_object_get_int64(value) == INT64_MIN)
+        return zinf_show("-9223372036854775808 or less");
     return zinf_show(json_object_to_json_string_ext(value, JSON_C_TO_STRING_PLAIN |
                                                                JSON_C_TO_STRING_NOSLASHESCAPE));
 }
@@ -84,7 +89,8 @@ static size_t count_kept(json_object *value) /* as deep as the parser allowed */
     return count;
 }
 
-/* The first key that its object has already, as written; false if escapes hide it. */
+/* The first key that its object has already, as written; false if escapes hide it: the two are
+ * spelled differently then, and the caller says so instead of naming one. */
 static bool find_twice(const char *text, size_t n, zinf_shown *ret_key)
 {
     json_object *keys[MOST_DEPTH + 1] = {NULL};

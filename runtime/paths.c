@@ -111,7 +111,7 @@ static zinf_status check_pair(const named_path *x, const named_path *y, int kind
     switch (kind) {
     case EXPORT:
     case EXPORT_TEMPORARY:
-        return refuse(x, y, "an export is a directory of its own, new or empty, in which nothing "
+        return refuse(y, x, "an export is a directory of its own, new or empty, in which nothing "
                       "else may be", err);
     case INIT:
         return x->written ? refuse(x, y, "nothing is written into the model that is read", err)

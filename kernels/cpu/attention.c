@@ -163,19 +163,29 @@ static void attention_forward(const zinf_kernels *self, const void *qkv, int64_t
          forward_heads(&s, qkv, batch * heads, heads, seq, out, lse, scratch));
 }
 
-/* One row: scores become p = exp(scale s - lse), dp becomes ds = scale p (dp - delta). */
-INLINE void backward_row(float *scores, float *dp, int64_t i, int64_t n, float scale, float lse,
-                         float delta)
+/* One row: scores become p = exp(scale s - lse), dp becomes ds = scale p (dp - delta), where delta
+ * is the mean of dp with the weights p. It is dout * out too, but with other roundings: where one p
+ * is nearly 1, dp - delta cancels, and what those leave would be far more than is left of it. */
+INLINE void backward_row(float *scores, float *dp, int64_t i, int64_t n, float scale, float lse)
 {
+    vf sum_p = vf_set(0), sum_dp = vf_set(0);
+
+    for (int64_t j = 0; j <= i; j += VL) {
+        const int64_t left = n - j;
+        const vf p = vf_keep(vf_exp(vf_fma(vf_load_n(scores + j, left), vf_set(scale),
+                                           vf_set(-lse))), i + 1 - j, 0);
+        vf_store_n(scores + j, left, p);
+        sum_p += p;
+        sum_dp = vf_fma(p, vf_keep(vf_load_n(dp + j, left), i + 1 - j, 0), sum_dp);
+    }
+    const vf delta = vf_set(vf_sum(sum_dp) / vf_sum(sum_p));
     for (int64_t j = 0; j < n; j += VL) {
         const int64_t left = n - j;
         vf p = vf_set(0), ds = vf_set(0);
 
         if (j <= i) {
-            p = vf_keep(vf_exp(vf_fma(vf_load_n(scores + j, left), vf_set(scale), vf_set(-lse))),
-                        i + 1 - j, 0);
-            ds = vf_keep(vf_set(scale) * p * (vf_load_n(dp + j, left) - vf_set(delta)),
-                         i + 1 - j, 0);
+            p = vf_load_n(scores + j, left);
+            ds = vf_keep(vf_set(scale) * p * (vf_load_n(dp + j, left) - delta), i + 1 - j, 0);
         }
         vf_store_n(scores + j, left, p);
         vf_store_n(dp + j, left, ds);
@@ -183,7 +193,7 @@ INLINE void backward_row(float *scores, float *dp, int64_t i, int64_t n, float s
 }
 
 typedef struct backward_args {
-    const void *qkv, *out, *dout;
+    const void *qkv, *dout;
     const float *lse; /* [batch][H][seq] */
     void *dqkv;
 } backward_args;
@@ -214,17 +224,10 @@ static void backward_kv_head(const shape *s, const backward_args *a, int64_t b, 
 
             load_rows(s, a->qkv, at_q, s->row, rows, q);
             load_rows(s, a->dout, at_o, out_row, rows, dout);
-            load_rows(s, a->out, at_o, out_row, rows, dq);
             product(rows, n, dim, q, dim, 1, k_t, seq, scores, seq, false);
             product(rows, n, dim, dout, dim, 1, v_t, seq, dp, seq, false);
-            for (int64_t i = 0; i < rows; i++) {
-                vf delta = vf_set(0);
-                for (int64_t d = 0; d < dim; d += VL)
-                    delta = vf_fma(vf_load_n(dout + i * dim + d, dim - d),
-                                   vf_load_n(dq + i * dim + d, dim - d), delta);
-                backward_row(scores + i * seq, dp + i * seq, i0 + i, n, s->scale, lse[i],
-                             vf_sum(delta));
-            }
+            for (int64_t i = 0; i < rows; i++)
+                backward_row(scores + i * seq, dp + i * seq, i0 + i, n, s->scale, lse[i]);
             product(n, dim, rows, scores, 1, seq, dout, dim, dv, dim, true);
             product(n, dim, rows, dp, 1, seq, q, dim, dk, dim, true);
             product(rows, dim, n, dp, seq, 1, k, dim, dq, dim, false);
@@ -248,7 +251,9 @@ static void attention_backward(const zinf_kernels *self, const void *qkv, const 
                                void *scratch)
 {
     const shape s = shape_of(self, seq, heads, kv_heads, head_dim);
-    const backward_args args = {qkv, out, dout, lse, dqkv};
+    const backward_args args = {qkv, dout, lse, dqkv};
+
+    (void)out; /* level amx has its rows' sums from it */
 
     TEAM(self->n_threads, true, backward_heads(&s, &args, batch * kv_heads, kv_heads, scratch));
 }

@@ -1,8 +1,8 @@
 /* kernels/ref/attention.c - causal attention with grouped key and value heads, by definition.
  *
  * With s = scale * q k^T, p = exp(s - lse) for j <= i, o = p v:
- * dv = p^T do, dp = do v^T, ds = p * (dp - rowsum(do * o)), dq = scale * ds k,
- * dk = scale * ds^T q.
+ * dv = p^T do, dp = do v^T, ds = p * (dp - mean of dp with the weights p), dq = scale * ds k,
+ * dk = scale * ds^T q. The mean is rowsum(do * o), but for the roundings of o.
  */
 #include <math.h>
 #include <omp.h>
@@ -75,6 +75,7 @@ static void attention_backward(const zinf_kernels *self, const void *qkv, const 
                                int64_t heads, int64_t kv_heads, int64_t head_dim, void *dqkv,
                                void *scratch)
 {
+    (void)out;
     const zinf_dtype act = self->act;
     const double scale = 1 / sqrt((double)head_dim);
     const int64_t group = heads / kv_heads;
@@ -82,8 +83,8 @@ static void attention_backward(const zinf_kernels *self, const void *qkv, const 
 #pragma omp parallel for num_threads(self->n_threads) schedule(static)
     for (int64_t bg = 0; bg < batch * kv_heads; bg++) {
         const int64_t b = bg / kv_heads, g = bg % kv_heads;
-        double *ds = scratch_of_thread(scratch, seq, head_dim); /* [seq] */
-        double *dk = ds + seq, *dv = dk + seq * head_dim;       /* [seq][D] each */
+        double *ds = scratch_of_thread(scratch, seq, head_dim), *p = ds + seq; /* [seq] each */
+        double *dk = p + seq, *dv = dk + seq * head_dim;                       /* [seq][D] each */
 
         for (int64_t i = 0; i < seq * head_dim; i++)
             dk[i] = dv[i] = 0;
@@ -91,17 +92,21 @@ static void attention_backward(const zinf_kernels *self, const void *qkv, const 
             for (int64_t i = 0; i < seq; i++) {
                 const int64_t q = at_head(b * seq + i, h, heads, kv_heads, head_dim);
                 const int64_t o = ((b * seq + i) * heads + h) * head_dim;
-                const double delta = dot(act, dout, o, out, o, head_dim);
+                double sum = 0, mean = 0;
 
                 for (int64_t j = 0; j <= i; j++) {
                     const int64_t k = at_head(b * seq + j, heads + g, heads, kv_heads, head_dim);
-                    const int64_t v = k + kv_heads * head_dim;
-                    const double p = exp(scale * dot(act, qkv, q, qkv, k, head_dim) -
-                                         lse[(b * heads + h) * seq + i]);
-                    ds[j] = scale * p * (dot(act, dout, o, qkv, v, head_dim) - delta);
+                    p[j] = exp(scale * dot(act, qkv, q, qkv, k, head_dim) -
+                               lse[(b * heads + h) * seq + i]);
+                    ds[j] = dot(act, dout, o, qkv, k + kv_heads * head_dim, head_dim);
+                    sum += p[j];
+                    mean += p[j] * ds[j];
+                }
+                for (int64_t j = 0; j <= i; j++) {
+                    ds[j] = scale * p[j] * (ds[j] - mean / sum);
                     for (int64_t d = 0; d < head_dim; d++) {
                         dk[j * head_dim + d] += ds[j] * get(act, qkv, q + d);
-                        dv[j * head_dim + d] += p * get(act, dout, o + d);
+                        dv[j * head_dim + d] += p[j] * get(act, dout, o + d);
                     }
                 }
                 for (int64_t d = 0; d < head_dim; d++) {

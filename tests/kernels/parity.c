@@ -164,8 +164,10 @@ static double dot_abs(const void *a, int64_t at_a, const void *b, int64_t at_b, 
 
 /* One batch element and head at a time. p has a relative error of
  *   r = EPS * (2 * (D + 2) * max_j scale sum|q k| + 2 |s| + 8), sums over n keys add n * EPS.
+ * The mean of dp with the weights p has twice that of itself, beside its share in ds.
  * Level amx rounds p and ds to bf16 before they are multiplied: 2^-8 of each term; its tiles lose
- * denormal factors, at most FLT_MIN times the other one each. */
+ * denormal factors, at most FLT_MIN times the other one each. Its mean is of the rounded out: 2^-9
+ * of the mean's terms. */
 static void check_attention(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads,
                             int64_t dim, fill kind)
 {
@@ -207,12 +209,17 @@ static void check_attention(int64_t batch, int64_t seq, int64_t heads, int64_t k
                 worst = fmax(worst, error + EPS * (double)dim);
                 CHECK(near_value(ZINF_F32, lse[(b * heads + h) * seq + i], l,
                                  error + 2 * EPS * fabs(l)));
-                const double delta = dot_abs(dout, o, want, o, dim, true);
+                double mean = 0; /* of |dp| */
+                for (int64_t j = 0; j <= i; j++) {
+                    const int64_t k = (b * seq + j) * row + (heads + g) * dim;
+                    mean += exp(scale * dot_abs(qkv, q, qkv, k, dim, false) - l) *
+                            dot_abs(dout, o, qkv, k + kv_heads * dim, dim, true);
+                }
                 for (int64_t j = 0; j <= i; j++) {
                     const int64_t k = (b * seq + j) * row + (heads + g) * dim;
                     const int64_t v = k + kv_heads * dim;
                     const double p = exp(scale * dot_abs(qkv, q, qkv, k, dim, false) - l);
-                    const double ds = scale * p * (dot_abs(dout, o, qkv, v, dim, true) + delta);
+                    const double ds = scale * p * (dot_abs(dout, o, qkv, v, dim, true) + 3 * mean);
                     double *base = terms - b * seq * row;
 
                     sum_p[j] = p;
@@ -256,6 +263,44 @@ static void attention_equals_reference(void)
         check_attention(x[0], x[1], x[2], x[3], x[4], s & 1 ? INTEGERS : ZEROS);
     }
     check_attention(1, 40, 2, 2, 8, DENORMALS);
+}
+
+/* Where one p is 1, its ds is p (dp - dp): it vanishes if the two have the same roundings, and those
+ * of dout out are others. A dp that is small as a sum of large terms shows the difference; Adam
+ * makes a step of what is left. The key that counts is the last one, 120 beyond the others: p below
+ * 2^-170 of it, times |dp| and |k| below 2^60. Its score is exact, so that its own p is 1. */
+static void what_a_sharp_softmax_leaves_is_small(void)
+{
+    enum { SEQ = 40, D = 64, AT = SEQ - 1, ROW = 3 * D };
+    float *qkv = take_f32(SEQ * ROW), *dout = take_set(UNIT, ZINF_F32, SEQ * D);
+    float *out = take_f32(SEQ * D), *lse = take_f32(SEQ), *dqkv = take_f32(SEQ * ROW);
+    void *scratch = take_scratch(zinf_attention_scratch_bytes(SEQ, D, 2));
+    double dp = 0;
+
+    if (act != ZINF_F32)
+        SKIP("bf16 has other roundings");
+    memcpy(qkv, take_set(UNIT, ZINF_F32, SEQ * ROW), SEQ * ROW * sizeof *qkv);
+    for (int64_t i = 0; i < SEQ; i++)
+        for (int64_t d = 0; d < D; d++) {
+            qkv[i * ROW + d] = i == AT && d == 0 ? 32 : 0;
+            qkv[i * ROW + D + d] = d ? qkv[i * ROW + D + d] : i == AT ? 15 : -15;
+        }
+    for (int64_t d = 0; d < D; d++) { /* values 1000 by signs: dp is the difference of two sums */
+        qkv[AT * ROW + 2 * D + d] = d % 2 ? -1000 : 1000;
+        dout[AT * D + d] = dout[AT * D + d - d % 2];
+        dp += (double)qkv[AT * ROW + 2 * D + d] * dout[AT * D + d];
+    }
+    CHECK(dp == 0);
+    fast.attention_forward(&fast, qkv, 1, SEQ, 1, 1, D, out, lse, scratch);
+    fast.attention_backward(&fast, qkv, out, dout, lse, 1, SEQ, 1, 1, D, dqkv, scratch);
+    for (int64_t d = 0; d < D; d++) {
+        CHECK_MESSAGE(fabsf(dqkv[AT * ROW + d]) <= 0x1p-100f, "dq[%ld] = %g", (long)d,
+                      (double)dqkv[AT * ROW + d]);
+        CHECK_MESSAGE(fabsf(dqkv[AT * ROW + D + d]) <= 0x1p-100f, "dk[%ld] = %g", (long)d,
+                      (double)dqkv[AT * ROW + D + d]);
+    }
+    CHECK(guards_intact());
+    release();
 }
 
 static void softmax_equals_reference(void)
@@ -462,6 +507,7 @@ int main(int argc, char **argv)
     RUN_EVERYWHERE(gelu_error_is_below_four_ulp);
     RUN_EVERYWHERE(layernorm_equals_reference);
     RUN_EVERYWHERE(attention_equals_reference);
+    RUN_EVERYWHERE(what_a_sharp_softmax_leaves_is_small);
     RUN_EVERYWHERE(softmax_equals_reference);
     RUN_EVERYWHERE(softmax_of_a_nan_is_nan);
     RUN_EVERYWHERE(sums_equal_reference);

@@ -250,7 +250,31 @@ static void what_would_change_the_result_is_refused_by_name(void)
         {true, {"torchscript", "true"}, "false"},
         {true, {"is_encoder_decoder", "true"}, "false"},
         {true, {"num_experts", "4"}, "0"},
+        {true, {"is_causal", "false"}, "true"},
+        {false, {"is_causal", "0"}, "true"},
+        {false, {"dtype", "\"float8_e4m3fn\""}, "bfloat16"},
+        {true, {"torch_dtype", "5"}, "bfloat16"},
+        {true, {"loss_type", "\"ForMaskedLM\""}, "ForCausalLM"},
+        {true, {"text_config", "{\"hidden_size\": 64}"}, "{}"},
+        {true, {"use_bidirectional_attention", "true"}, "false"},
+        {true, {"attention_chunk_size", "4"}, "null"},
+        {true, {"final_logit_softcapping", "30.0"}, "null"},
+        {true, {"query_pre_attn_scalar", "100"}, "null"},
+        {true, {"logits_scaling", "8"}, "1"},
+        {true, {"qkv_bias", "true"}, "false"},
+        {true, {"no_rope_layers", "[0, 1, 1]"}, "[]"},
     };
+    /* a value that is what they have anyway */
+    static const pair neutral[] = {
+        {"is_causal", "true"}, {"dtype", "\"bfloat16\""}, {"torch_dtype", "null"},
+        {"loss_type", "\"ForCausalLM\""}, {"text_config", "{}"}, {"qk_norm", "false"},
+        {"use_bidirectional_attention", "false"}, {"attention_chunk_size", "null"},
+        {"embedding_multiplier", "1.0"}, {"residual_multiplier", "1"}, {"logit_scale", "null"},
+        {"num_nextn_predict_layers", "0"}, {"final_logit_softcapping", "null"},
+        {"quantization_config", "null"}, {"alibi", "false"}};
+    static const pair neutral_of_llama[] = {
+        {"qkv_bias", "false"}, {"hidden_activation", "\"silu\""}, {"rope_pct", "1.0"},
+        {"no_rope_layers", "[]"}, {"partial_rotary_factor", "1.0"}, {"hidden_act", "\"swish\""}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const pair p = cases[i].change;
@@ -258,13 +282,30 @@ static void what_would_change_the_result_is_refused_by_name(void)
         CHECK(says(p.key) && says(cases[i].allowed) && says("small one/config.json"));
         if (!strcmp(p.key, "model_type"))
             continue;
-        /* null is as good as absent, or as false: to transformers it unties the head */
-        const bool is_null_false = !strcmp(cases[i].allowed, "true");
-        CHECK(!(cases[i].llama ? LLAMA({p.key, "null"}) : GPT2({p.key, "null"})) ==
-              !is_null_false);
-        CHECK(!is_null_false || (says(p.key) && says("is null")));
-        CHECK(!GPT2({p.key, NULL}));
+        /* null is as good as false, which unties the head, and as none; as a number or a word it
+         * is none that transformers computes with */
+        static const char *const falsy[] = {"false", "0", "{}", "[]", "null", "full_attention",
+                                            "bfloat16", "ForCausalLM"};
+        bool is_fine = !strcmp(p.key, "logits_scaling");
+        for (size_t k = 0; k < sizeof falsy / sizeof *falsy; k++)
+            is_fine |= !strcmp(cases[i].allowed, falsy[k]);
+        CHECK_MESSAGE(!(cases[i].llama ? LLAMA({p.key, "null"}) : GPT2({p.key, "null"})) ==
+                      is_fine, "%s", p.key);
+        CHECK(is_fine || (says(p.key) && says("is null")));
+        CHECK(!GPT2({p.key, NULL}) || !strcmp(p.key, "model_type"));
     }
+    for (size_t i = 0; i < sizeof neutral / sizeof *neutral; i++) {
+        CHECK_MESSAGE(!GPT2(neutral[i]) && !*config.notes, "%s %s", err.text, neutral[i].key);
+        CHECK_MESSAGE(!LLAMA(neutral[i]) && !*config.notes, "%s %s", err.text, neutral[i].key);
+    }
+    for (size_t i = 0; i < sizeof neutral_of_llama / sizeof *neutral_of_llama; i++)
+        CHECK_MESSAGE(!LLAMA(neutral_of_llama[i]) && !*config.notes, "%s %s", err.text,
+                      neutral_of_llama[i].key);
+    CHECK(LLAMA({"rms_norm_eps", "null"}) && says("\"rms_norm_eps\" is null"));
+    CHECK(LLAMA({"rope_theta", "null"}) && says("\"rope_theta\" is null"));
+    CHECK(!LLAMA({"rope_theta", "null"}, {"rope_parameters", "{\"rope_theta\": 3e5}"}));
+    CHECK(config.model.rope_theta == 3e5);
+    CHECK(!LLAMA({"model_type", "\"qwen2\""}, {"qkv_bias", "true"}) && config.model.qkv_bias == 1);
 }
 
 /* Every field that transformers 4.45 and 5.24 write for the four families (to_dict of their
@@ -341,7 +382,30 @@ static void every_field_of_transformers_has_a_verdict(void)
         {G, "rope_theta", "5e5", UNKNOWN}, {G, "head_dim", "13", UNKNOWN},
         {G, "rms_norm_eps", "1e-3", UNKNOWN}, {G, "num_key_value_heads", "1", UNKNOWN},
         {R, "n_embd", "96", UNKNOWN}, {R, "activation_function", "\"relu\"", UNKNOWN},
-        {ALL, "embedding_multiplier", "12", UNKNOWN},
+        {ALL, "flux", "12", UNKNOWN},
+        {ALL, "is_causal", "false", REFUSED}, {ALL, "is_causal", "null", REFUSED},
+        {ALL, "text_config", "{\"a\": 1}", REFUSED}, {ALL, "decoder", "{\"a\": 1}", REFUSED},
+        {ALL, "generator", "{\"a\": 1}", REFUSED}, {ALL, "loss_type", "\"ForMaskedLM\"", REFUSED},
+        {ALL, "dtype", "\"float64\"", REFUSED}, {ALL, "torch_dtype", "\"auto\"", REFUSED},
+        {ALL, "use_bidirectional_attention", "true", REFUSED},
+        {ALL, "attention_chunk_size", "4", REFUSED},
+        {ALL, "attn_temperature_tuning", "true", REFUSED}, {ALL, "use_logn_attn", "true", REFUSED},
+        {ALL, "alibi", "true", REFUSED}, {ALL, "use_parallel_residual", "true", REFUSED},
+        {ALL, "parallel_attn", "true", REFUSED}, {ALL, "attn_logit_softcapping", "50.0", REFUSED},
+        {ALL, "final_logit_softcapping", "30.0", REFUSED}, {ALL, "clip_qkv", "8", REFUSED},
+        {ALL, "query_pre_attn_scalar", "100", REFUSED},
+        {ALL, "attention_multiplier", "0.1", REFUSED},
+        {ALL, "embedding_multiplier", "12", REFUSED}, {ALL, "residual_multiplier", "0.2", REFUSED},
+        {ALL, "lm_head_multiplier", "0.5", REFUSED}, {ALL, "logits_scaling", "8", REFUSED},
+        {ALL, "logit_scale", "0.5", REFUSED}, {ALL, "qk_norm", "true", REFUSED},
+        {ALL, "use_qk_norm", "true", REFUSED}, {ALL, "qk_layernorm", "true", REFUSED},
+        {ALL, "num_nextn_predict_layers", "1", REFUSED}, {ALL, "num_mtp_layers", "1", REFUSED},
+        {R, "use_bias", "true", REFUSED}, {R, "hidden_activation", "\"gelu\"", REFUSED},
+        {R, "rotary_pct", "0.5", REFUSED}, {R, "rope_pct", "0.25", REFUSED},
+        {R, "use_mrope", "true", REFUSED}, {R, "use_dynamic_ntk", "true", REFUSED},
+        {R, "no_rope_layers", "[1, 1, 0]", REFUSED}, {R, "no_rope_layer_interval", "4", REFUSED},
+        {L | M, "qkv_bias", "true", REFUSED}, {L | M, "use_qkv_bias", "true", REFUSED},
+        {L | M, "bias", "true", REFUSED},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -394,6 +458,11 @@ static void numbers_are_typed_and_ranged(void)
     for (size_t k = 0; k < sizeof reals / sizeof *reals; k++)
         for (size_t i = 0; i < sizeof bad_reals / sizeof *bad_reals; i++)
             CHECK(LLAMA({reals[k], bad_reals[i]}) == ZINF_BAD_INPUT && says(reals[k]));
+    /* json-c holds it as the largest number */
+    CHECK(LLAMA({"vocab_size", "99999999999999999999999999"}));
+    CHECK(says("\"vocab_size\" is 18446744073709551615 or more;"));
+    CHECK(LLAMA({"vocab_size", "-99999999999999999999"}));
+    CHECK(says("is -9223372036854775808 or less"));
     CHECK(LLAMA({"tie_word_embeddings", "1"}) && says("tie_word_embeddings") && says("true"));
     for (size_t i = 0; i < 9; i++) {
         CHECK(LLAMA({llama[i].key, NULL}) != ZINF_OK || i == 4 || i == 8);

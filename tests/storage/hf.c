@@ -842,6 +842,55 @@ static void config_and_tokenizer_of_the_source_are_taken_over(void)
     CHECK(exists("out/tokenizer.json") && !exists("out/evil.py"));
 }
 
+/* Versions of transformers read the one or the other. */
+static void every_name_of_the_dtype_is_rewritten(void)
+{
+    static const struct {
+        const char *in, *out, *not_out;
+    } cases[] = {
+        {"", "\"torch_dtype\": \"float32\"", "\"dtype\""},
+        {", \"torch_dtype\": \"bfloat16\"", "\"torch_dtype\": \"float32\"", "\"dtype\""},
+        {", \"dtype\": \"bfloat16\"", "\"dtype\": \"float32\"", "\"torch_dtype\""},
+        {", \"torch_dtype\": \"bfloat16\", \"dtype\": \"bfloat16\"",
+         "\"torch_dtype\": \"float32\"", "bfloat16"},
+        {", \"dtype\": \"bfloat16\", \"torch_dtype\": null", "\"dtype\": \"float32\"", "null"},
+    };
+    char text[400], found[2000];
+    static char from[300];
+
+    write_model(whole, N_TENSORS);
+    snprintf(from, sizeof from, "%s", path("in"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(text, sizeof text, "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_embd\": 4, "
+                 "\"n_head\": 2, \"vocab_size\": 7, \"n_positions\": 8%s}", cases[i].in);
+        spill("in/config.json", text, strlen(text));
+        remove_tree(path("out"));
+        options.from = from;
+        CHECK_MESSAGE(!export("out", 48), "%s", err.text);
+        options.from = NULL;
+        FILE *in = fopen(path("out/config.json"), "r");
+        CHECK(in);
+        found[fread(found, 1, sizeof found - 1, in)] = 0;
+        fclose(in);
+        CHECK_MESSAGE(strstr(found, cases[i].out) && !strstr(found, cases[i].not_out), "%s", found);
+    }
+}
+
+static void an_adapter_and_a_file_in_place_of_the_directory_are_refused(void)
+{
+    zinf_hf_reader *r;
+
+    write_model(whole, N_TENSORS);
+    spill("in/adapter_config.json", "{}", 2);
+    CHECK(try_open(&r) == ZINF_BAD_INPUT && says("\"adapter_config.json\"") && says("merge"));
+    CHECK(!unlink(path("in/adapter_config.json")));
+    CHECK(!try_open(&r));
+    zinf_hf_close(r);
+    clear();
+    CHECK(zinf_hf_open(path("in/config.json"), &plan, &r, &err) == ZINF_BAD_INPUT);
+    CHECK(says("it is a file") && says("the directory"));
+}
+
 int main(void)
 {
     const char *tmp = getenv("TMPDIR");
@@ -872,6 +921,8 @@ int main(void)
     RUN(nothing_is_overwritten);
     RUN(a_killed_export_leaves_nothing_or_all);
     RUN(config_and_tokenizer_of_the_source_are_taken_over);
+    RUN(every_name_of_the_dtype_is_rewritten);
+    RUN(an_adapter_and_a_file_in_place_of_the_directory_are_refused);
     remove_tree(base);
     return check_finish();
 }
