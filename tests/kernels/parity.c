@@ -265,8 +265,8 @@ static void attention_equals_reference(void)
     check_attention(1, 40, 2, 2, 8, DENORMALS);
 }
 
-/* Where one p is 1, its ds is p (dp - dp): it vanishes if the two have the same roundings, and those
- * of dout out are others. A dp that is small as a sum of large terms shows the difference; Adam
+/* Where one p is 1, its ds is p (dp - dp): it vanishes if the two have the same roundings, and
+ * those of dout out are others. A dp that is small as a sum of large terms shows the difference; Adam
  * makes a step of what is left. The key that counts is the last one, 120 beyond the others: p below
  * 2^-170 of it, times |dp| and |k| below 2^60. Its score is exact, so that its own p is 1. */
 static void what_a_sharp_softmax_leaves_is_small(void)
