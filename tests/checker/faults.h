@@ -67,7 +67,6 @@ static inline uint32_t find(const zinf_plan *plan, zinf_program_kind kind, unsig
     CHECK_MESSAGE(false, "no such instruction");
     return 0;
 }
-#define STEP(op, n) find(&p, ZINF_PROGRAM_STEP, ZINF_OP_##op, n)
 
 /* The first at i or behind it. */
 static inline uint32_t from(const zinf_plan *plan, uint32_t i, unsigned opcode)

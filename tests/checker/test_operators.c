@@ -6,6 +6,8 @@
 #include "kernels/kernels.h"
 #include "tests/checker/faults.h"
 
+#define STEP(op, n) find(&p, ZINF_PROGRAM_STEP, ZINF_OP_##op, n)
+
 static const trainer_model gpt2 = {1, 16, 2, 24, 8, 1, "bf16", NULL};
 static const trainer_model of_two_ranks = {1, 16, 2, 24, 8, 2, "bf16", NULL};
 

@@ -5,6 +5,8 @@
 
 #include "tests/checker/faults.h"
 
+#define STEP(op, n) find(&p, ZINF_PROGRAM_STEP, ZINF_OP_##op, n)
+
 static void a_norm_of_one_unit_at_the_end_is_refused(void)
 {
     zinf_plan p = plan_with(1, ON_DEVICE " clip=0");
