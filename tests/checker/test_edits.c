@@ -19,7 +19,12 @@ static const trainer_model llama = {2, 16, 2, 24, 4, 2, "bf16",
 #define LOOP "optimizer_time=after order=horizontal" TIERS(device, device, device, device)
 #define AWAY "optimizer_time=after order=horizontal" TIERS(host, host, host, host)
 #define LATE "optimizer_time=forward order=horizontal" TIERS(device, device, device, device)
+#define TILES "optimizer_time=after order=horizontal threads=1 micro_batch=1 tiles=2 "             \
+              "checkpoint_interval=1 tier.param=device tier.grad=device tier.optimizer=device "   \
+              "tier.checkpoint=device"
 #define TWO " partitioning=bandwidth"
+#define OWNERS "optimizer_time=after order=horizontal" TIERS(host, host, device, host)             \
+               " partitioning=owner"
 
 /* ---- where things are ---- */
 
@@ -262,6 +267,71 @@ static void tokens_zeroed_behind_the_first(zinf_plan *p)
     zero_before(p, STEP(LOSS, 0), tokens, (tokens.rows - 1) * tokens.cols);
 }
 
+/* What the step reports. */
+static void a_norm_zeroed_behind_the_updates(zinf_plan *p)
+{
+    const zinf_segment *last = segment(p, ZINF_PROGRAM_STEP, 2);
+    const uint32_t end = last->first_instr + last->n_instrs - 1;
+
+    zero_before(p, end, *operand(p, STEP(CLIP, 0), 1), 0);
+    move_to(p, end, end + 1);
+}
+
+/* The first half of a sum over tiles, in F32, as if it were all of it, in BF16. */
+static void a_sum_over_tiles_read_as_if_rounded(zinf_plan *p)
+{
+    zinf_operand *dy = operand(p, STEP(GELU_BACKWARD, 0), 1);
+
+    CHECK(dy->dtype == ZINF_F32);
+    dy->dtype = ZINF_BF16;
+    dy->bytes /= 2;
+}
+
+/* Behind what was rounded already: to F32, where nothing else reads it, and back. */
+static void a_gradient_that_is_widened_and_rounded(zinf_plan *p)
+{
+    const uint32_t reader = STEP(ATTENTION_BACKWARD, 0);
+    zinf_operand rounded = *operand(p, reader, 2), o[2] = {rounded, rounded};
+
+    CHECK(rounded.dtype == ZINF_BF16);
+    o[1].dtype = ZINF_F32;
+    o[1].bytes *= 2;
+    o[1].offset = more_arena(p, o[1].bytes);
+    move_to(p, insert(p, reader, ZINF_OP_CONVERT, 2, o), reader);
+    o[0] = o[1];
+    o[1] = rounded;
+    insert(p, reader, ZINF_OP_CONVERT, 2, o);
+}
+
+/* Over what follows, which is of all ranks, on that one. */
+static void an_owners_download_beyond_what_it_owns(zinf_plan *p)
+{
+    const uint64_t owned = p->machine.owned_bytes[ZINF_TIER_HOST];
+    uint32_t last = ZINF_NONE;
+
+    for (uint32_t i = STEP(DOWNLOAD, 0); i < p->n_instrs; i++)
+        if (p->instrs[i].opcode == ZINF_OP_DOWNLOAD &&
+            zinf_instr_owner(p, &p->instrs[i]) != ZINF_NONE &&
+            operand(p, i, 1)->offset < owned &&
+            (last == ZINF_NONE || operand(p, i, 1)->offset > operand(p, last, 1)->offset))
+            last = i;
+    CHECK(last != ZINF_NONE);
+    zinf_operand o[2] = {*operand(p, last, 0), *operand(p, last, 0)};
+    const uint64_t bytes = p->machine.arena_bytes[ZINF_TIER_HOST] - operand(p, last, 1)->offset;
+    o[1].offset = more_arena(p, bytes);
+    const uint32_t unit = p->instrs[last].unit;
+    move_to(p, insert(p, last, ZINF_OP_COPY, 2, o), last);
+    p->instrs[last].queue = ZINF_QUEUE_COMPUTE;
+    p->instrs[last].unit = unit;
+    *operand(p, last + 1, 0) = o[1];
+    for (uint32_t k = 0; k < 2; k++) {
+        zinf_operand *more = operand(p, last + 1, k);
+        more->bytes = bytes;
+        more->rows = 1;
+        more->cols = more->ld = bytes / zinf_dtype_bytes(more->dtype);
+    }
+}
+
 static void loads_what_it_made(zinf_plan *p)
 {
     const zinf_program first = p->programs[ZINF_PROGRAM_INIT];
@@ -285,8 +355,10 @@ static const struct {
     {nothing, &deep, LOOP, 1, NULL, NULL}, {nothing, &deep, AWAY, 1, NULL, NULL},
     {nothing, &llama, LOOP, 1, NULL, NULL}, {nothing, &deep, LATE, 1, NULL, NULL},
     {nothing, &longer, LOOP, 1, NULL, NULL}, {nothing, &deep, LOOP TWO, 2, NULL, NULL},
+    {nothing, &deep, TILES, 1, NULL, NULL}, {nothing, &deep, OWNERS, 2, NULL, NULL},
     {gradients_exchanged_everywhere, &deep, LOOP, 1, NULL, NULL},
     {updates_in_another_order, &deep, LOOP, 1, NULL, NULL},
+    {a_gradient_that_is_widened_and_rounded, &deep, LOOP, 1, NULL, NULL},
     {moments_in_each_others_place, &deep, LOOP, 1, "C4", "at its place"},
     {gradients_exchanged_until_the_norm, &deep, LOOP, 1, "C7", "it should hold the gradient"},
     {checkpoints_in_each_others_place, &deep, LOOP, 1, "C4", "is not the rows of the tensor"},
@@ -305,6 +377,9 @@ static const struct {
     {a_gradients_last_element_zero, &deep, LOOP, 1, "C7", "it should hold the gradient"},
     {an_update_with_the_first_gradient, &deep, LOOP, 1, "C7", "the whole sum of it"},
     {tokens_zeroed_behind_the_first, &longer, LOOP, 1, "C4", "it should hold tokens"},
+    {a_norm_zeroed_behind_the_updates, &deep, LOOP, 1, "C7", "zeroes scalars of a step"},
+    {a_sum_over_tiles_read_as_if_rounded, &deep, TILES, 1, "C4", "and of its element type"},
+    {an_owners_download_beyond_what_it_owns, &deep, OWNERS, 2, "C6", "or ends beyond it"},
 };
 
 static zinf_plan editable(const zinf_plan *plan)

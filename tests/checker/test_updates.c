@@ -112,7 +112,16 @@ static void a_sum_over_ranks_of_a_sum_is_refused(void)
     both[0] = both[1] = *operand(&p, two, 2);
     both[1].offset = operand(&p, one, 2)->offset = operand(&p, scatter, 0)->offset = sum;
     insert(&p, two, ZINF_OP_ACCUMULATE, 2, both);
-    check_refused(&p, "C7", scatter + 1, "is the sum of several contributions already");
+    check_refused(&p, "C7", scatter + 1, "is not what ranks sum in the stated order");
+}
+
+/* In vertical order a rank adds up all micro-batches before ranks do. */
+static void a_sum_over_ranks_of_each_micro_batch_in_vertical_order_is_refused(void)
+{
+    zinf_plan p = plan_of_two_micro_batches(2);
+
+    p.decisions.order = ZINF_VERTICAL;
+    check_refused(&p, "C7", STEP(REDUCE_SCATTER, 0), "is not what ranks sum in the stated order");
 }
 
 /* Units are updated one by one, each with the norm of its own gradient: here another's. */
@@ -273,6 +282,7 @@ int main(void)
     RUN(a_sum_added_to_a_sum_is_refused);
     RUN(a_loss_behind_an_update_is_refused);
     RUN(a_sum_over_ranks_of_a_sum_is_refused);
+    RUN(a_sum_over_ranks_of_each_micro_batch_in_vertical_order_is_refused);
     RUN(an_update_with_the_norm_of_another_unit_is_refused);
     RUN(contributions_in_another_order_are_refused);
     RUN(a_loss_of_some_tokens_is_refused);
