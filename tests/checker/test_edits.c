@@ -10,7 +10,7 @@
 #include "tests/checker/restate.h"
 
 static const trainer_model deep = {2, 16, 2, 24, 4, 4, "bf16", NULL};
-static const trainer_model longer = {2, 16, 2, 24, 4, 5, "bf16", NULL};
+static const trainer_model longer = {2, 16, 2, 24, 4, 6, "bf16", NULL};
 static const trainer_model llama = {2, 16, 2, 24, 4, 2, "bf16",
                                     ", kv_heads: 2, ffn: 16, tied_embeddings: true"};
 #define TIERS(p, g, o, c) " threads=1 micro_batch=1 tiles=1 checkpoint_interval=1 "               \
@@ -87,6 +87,22 @@ static void move_to(zinf_plan *p, uint32_t from, uint32_t to)
     for (; from != to; from += (uint32_t)way)
         p->instrs[from] = p->instrs[from + (uint32_t)way];
     p->instrs[to] = moved;
+}
+
+/* A program's segment ends with instruction `last`; the rest of it is one of its own, done once. */
+static void split(zinf_plan *p, zinf_program_kind program, uint32_t n, uint32_t last)
+{
+    zinf_segment *s = segment(p, program, n);
+    const uint32_t at = (uint32_t)(s - p->segments), n_first = last + 1 - s->first_instr;
+
+    memmove(s + 1, s, (p->n_segments++ - at) * sizeof *s);
+    s[0].n_instrs = n_first;
+    s[1].first_instr += n_first;
+    s[1].n_instrs -= n_first;
+    s[1].count = 1;
+    p->programs[program].n_segments++;
+    for (unsigned k = 0; k < ZINF_N_PROGRAMS; k++)
+        p->programs[k].first_segment += p->programs[k].first_segment > at;
 }
 
 static void moments_in_each_others_place(zinf_plan *p)
@@ -246,6 +262,13 @@ static void a_gradients_last_element_zero(zinf_plan *p)
     zero_before(p, update, *operand(p, update, 0), operand(p, update, 0)->cols - 1);
 }
 
+static void second_moments_of_zeros(zinf_plan *p)
+{
+    const uint32_t update = OF(2, "0.mlp.c_fc", ADAM);
+
+    zero_before(p, update, *operand(p, update, 3), 0);
+}
+
 /* Of the first micro-batch alone; the norm is of all. */
 static void an_update_with_the_first_gradient(zinf_plan *p)
 {
@@ -332,6 +355,113 @@ static void an_owners_download_beyond_what_it_owns(zinf_plan *p)
     }
 }
 
+/* The second time over ranks. */
+static void a_norm_summed_behind_the_updates(zinf_plan *p)
+{
+    const zinf_segment *last = segment(p, ZINF_PROGRAM_STEP, 2);
+    const zinf_operand norm = *operand(p, STEP(CLIP, 0), 1), both[2] = {norm, norm};
+    const uint32_t end = last->first_instr + last->n_instrs - 1;
+
+    p->instrs[insert(p, end, ZINF_OP_ALLREDUCE, 2, both)].queue = ZINF_QUEUE_COLLECTIVE;
+}
+
+/* To BF16 and back. */
+static void a_gradient_rounded_before_its_update(zinf_plan *p)
+{
+    const uint32_t update = OF(2, "0.mlp.c_fc", ADAM);
+    zinf_operand o[2] = {*operand(p, update, 0), *operand(p, update, 0)}, f32 = o[0];
+
+    o[1].dtype = ZINF_BF16;
+    o[1].bytes /= 2;
+    o[1].offset = more_arena(p, o[1].bytes);
+    move_to(p, insert(p, update, ZINF_OP_CONVERT, 2, o), update);
+    p->instrs[update].queue = ZINF_QUEUE_COMPUTE;
+    o[0] = o[1];
+    o[1] = f32;
+    insert(p, update, ZINF_OP_CONVERT, 2, o);
+}
+
+/* Of which the first is lost. */
+static void a_batch_drawn_twice(zinf_plan *p)
+{
+    const zinf_segment *s = segment(p, ZINF_PROGRAM_EVAL, 0);
+
+    move_to(p, next(p, s->first_instr, ZINF_OP_BATCH, 0), s->first_instr);
+    split(p, ZINF_PROGRAM_EVAL, 0, s->first_instr);
+    segment(p, ZINF_PROGRAM_EVAL, 0)->count = 2;
+}
+
+/* The loop's last iteration behind it: of the micro-batch that is so many before the last. */
+static void add_iteration(zinf_plan *p, uint64_t before)
+{
+    const zinf_segment loop = *segment(p, ZINF_PROGRAM_STEP, 1);
+    const uint32_t n = loop.n_instrs, end = loop.first_instr + n;
+
+    p->instrs = realloc(p->instrs, (p->n_instrs + (size_t)n) * sizeof *p->instrs);
+    p->operands = realloc(p->operands, (p->n_operands + (size_t)n * ZINF_MAX_OPERANDS) *
+                                           sizeof *p->operands);
+    CHECK(p->instrs && p->operands);
+    memmove(&p->instrs[end + n], &p->instrs[end], (p->n_instrs - end) * sizeof *p->instrs);
+    memcpy(&p->instrs[end], &p->instrs[loop.first_instr], n * sizeof *p->instrs);
+    p->n_instrs += n;
+    for (uint32_t s = 0; s < p->n_segments; s++)
+        p->segments[s].first_instr += p->segments[s].first_instr >= end ? n : 0;
+    for (uint32_t i = end; i < end + n; i++) {
+        zinf_operand *o = &p->operands[p->n_operands];
+        memcpy(o, operand(p, i, 0), p->instrs[i].n_operands * sizeof *o);
+        p->instrs[i].operand0 = p->n_operands;
+        p->n_operands += p->instrs[i].n_operands;
+        for (uint32_t k = 0; k < p->instrs[i].n_operands; k++) {
+            o[k].offset += o[k].stride * (loop.count - 1 - before);
+            o[k].stride = 0;
+        }
+    }
+    segment(p, ZINF_PROGRAM_STEP, 1)->n_instrs += n;
+    split(p, ZINF_PROGRAM_STEP, 1, end - 1);
+    segment(p, ZINF_PROGRAM_STEP, 1)->count--;
+}
+
+static void a_loop_and_its_last_iteration(zinf_plan *p)
+{
+    add_iteration(p, 0);
+}
+
+static void a_loop_and_its_last_but_one_iteration(zinf_plan *p)
+{
+    add_iteration(p, 1);
+}
+
+/* The parameters used are moved on from place to place, those of another unit behind them: which
+ * no iteration looked at uses. */
+static void parameters_moved_on_between_iterations(zinf_plan *p)
+{
+    const zinf_segment *first = segment(p, ZINF_PROGRAM_STEP, 0);
+    const uint32_t end = first->first_instr + first->n_instrs - 1;
+    const uint32_t user = OF(1, "0.mlp.c_fc", LINEAR_FORWARD);
+    const zinf_operand used = *operand(p, user, 1);
+    const uint64_t kept = more_arena(p, 4 * used.bytes);
+    zinf_operand o[2] = {used, used};
+    uint32_t at = user;
+
+    o[0] = *operand(p, OF(1, "1.mlp.c_fc", LINEAR_FORWARD), 1);
+    for (uint32_t k = 3; k-- > 0;) { /* 2 from another unit, 1 from 2, 0 from 1; used is 3 */
+        o[1].offset = kept + k * used.bytes;
+        at = insert(p, at, ZINF_OP_COPY, 2, o);
+        p->instrs[at].queue = ZINF_QUEUE_COMPUTE;
+        move_to(p, at--, user);
+        o[0] = o[1];
+    }
+    o[1].offset = kept + 3 * used.bytes;
+    move_to(p, insert(p, at, ZINF_OP_COPY, 2, o), user);
+    p->instrs[user].queue = ZINF_QUEUE_COMPUTE;
+    *operand(p, user + 4, 1) = o[1];
+    o[0] = used;
+    for (uint32_t k = 0; k < 3; k++) {
+        o[1].offset = kept + k * used.bytes;
+        p->instrs[insert(p, end, ZINF_OP_COPY, 2, o)].queue = ZINF_QUEUE_COMPUTE;
+    }
+}
+
 static void loads_what_it_made(zinf_plan *p)
 {
     const zinf_program first = p->programs[ZINF_PROGRAM_INIT];
@@ -358,6 +488,7 @@ static const struct {
     {nothing, &deep, TILES, 1, NULL, NULL}, {nothing, &deep, OWNERS, 2, NULL, NULL},
     {gradients_exchanged_everywhere, &deep, LOOP, 1, NULL, NULL},
     {updates_in_another_order, &deep, LOOP, 1, NULL, NULL},
+    {a_loop_and_its_last_iteration, &longer, LOOP, 1, NULL, NULL},
     {a_gradient_that_is_widened_and_rounded, &deep, LOOP, 1, NULL, NULL},
     {moments_in_each_others_place, &deep, LOOP, 1, "C4", "at its place"},
     {gradients_exchanged_until_the_norm, &deep, LOOP, 1, "C7", "it should hold the gradient"},
@@ -377,6 +508,13 @@ static const struct {
     {a_gradients_last_element_zero, &deep, LOOP, 1, "C7", "it should hold the gradient"},
     {an_update_with_the_first_gradient, &deep, LOOP, 1, "C7", "the whole sum of it"},
     {tokens_zeroed_behind_the_first, &longer, LOOP, 1, "C4", "it should hold tokens"},
+    {parameters_moved_on_between_iterations, &longer, LOOP, 1, "C8", "of an iteration before"},
+    {a_loop_and_its_last_but_one_iteration, &longer, LOOP, 1, "C7", "a micro-batch that is done"},
+    {a_batch_drawn_twice, &deep, LOOP, 1, "C7", "does for a second time what program eval does"},
+    {second_moments_of_zeros, &deep, LOOP, 1, "C4", "it should hold master, m, v"},
+    {a_gradient_rounded_before_its_update, &deep, LOOP, 1, "C4", "is no gradient that is conv"},
+    {a_gradient_rounded_before_its_update, &deep, LOOP TWO, 2, "C4", "is no gradient that is conv"},
+    {a_norm_summed_behind_the_updates, &deep, LOOP TWO, 2, "C7", "holds nothing that this moves"},
     {a_norm_zeroed_behind_the_updates, &deep, LOOP, 1, "C7", "zeroes scalars of a step"},
     {a_sum_over_tiles_read_as_if_rounded, &deep, TILES, 1, "C4", "and of its element type"},
     {an_owners_download_beyond_what_it_owns, &deep, OWNERS, 2, "C6", "or ends beyond it"},

@@ -4,7 +4,9 @@
 #include <stdlib.h>
 
 #include "kernels/kernels.h"
+#include "mini.h"
 #include "tests/checker/faults.h"
+#include "tests/checker/restate.h"
 
 #define STEP(op, n) find(&p, ZINF_PROGRAM_STEP, ZINF_OP_##op, n)
 
@@ -444,6 +446,54 @@ static void a_loop_of_more_than_the_micro_batches_is_refused(void)
     check_refused(&p, "C7", s->first_instr, "begins a loop of 1000000000");
 }
 
+/* Of the last row, what is behind the first tile's columns: no write of that tile touches it. */
+static zinf_operand columns_to_come(zinf_plan *p, uint32_t tile)
+{
+    zinf_operand o = *operand(p, tile, 4);
+
+    CHECK(o.ld == 2 * o.cols);
+    o.offset += o.bytes;
+    o.bytes /= 2 * o.rows - 1; /* each row but the last has two tiles */
+    o.rows = 1;
+    o.ld = o.cols;
+    o.value = 0;
+    return o;
+}
+
+/* By another queue, which no wait orders with the second tile: the first one did not wait, either.
+ * Returns the second tile. */
+static uint32_t use_columns_to_come(zinf_plan *p, bool writes)
+{
+    const uint32_t tile = find(p, ZINF_PROGRAM_EVAL, ZINF_OP_LINEAR_FORWARD, 0);
+    const zinf_operand columns = columns_to_come(p, tile);
+    zinf_operand host = columns;
+
+    host.tier = ZINF_TIER_HOST;
+    host.offset = more_in(p, ZINF_TIER_HOST, host.bytes);
+    const zinf_operand both[2] = {writes ? host : columns, writes ? columns : host};
+    const uint32_t zero = insert(p, tile - 1, ZINF_OP_ZERO, 1, both);
+    const uint32_t move = insert(p, zero, writes ? ZINF_OP_UPLOAD : ZINF_OP_DOWNLOAD, 2, both);
+    p->instrs[zero].queue = writes ? ZINF_QUEUE_UPDATE : ZINF_QUEUE_COMPUTE;
+    p->instrs[move].queue = writes ? ZINF_QUEUE_UPLOAD : ZINF_QUEUE_DOWNLOAD;
+    p->instrs[move].n_waits = 1 + writes;
+    p->instrs[move].wait0 = p->n_waits;
+    p->waits[p->n_waits++] = (zinf_wait){zero, 0};
+    p->waits[p->n_waits++] = (zinf_wait){tile - 1, 0};
+    restate(p);
+    CHECK(!mini_is_ordered(p));
+    return tile + 3;
+}
+
+static void columns_of_a_tile_to_come_in_a_race_are_refused(void)
+{
+    for (int writes = 0; writes < 2; writes++) {
+        zinf_plan p = faults_plan(&gpt2, false, 1, ON_DEVICE);
+        const uint32_t i = use_columns_to_come(&p, writes);
+        check_refused(&p, "C3", i, writes ? "two writes that no wait orders"
+                                          : "a write that waits not for the read");
+    }
+}
+
 static void an_output_over_an_input_is_refused(void)
 {
     zinf_plan p = plan_of(1);
@@ -723,6 +773,7 @@ int main(void)
     RUN(a_sum_over_ranks_to_another_place_is_refused);
     RUN(tokens_that_move_on_by_other_steps_are_refused);
     RUN(values_without_a_meaning_are_refused);
+    RUN(columns_of_a_tile_to_come_in_a_race_are_refused);
     RUN(an_output_over_an_input_is_refused);
     RUN(a_batch_of_more_than_the_step_is_refused);
     RUN(rows_further_apart_than_written_are_refused);

@@ -131,6 +131,12 @@ static void scattered_ones(zinf_plan *p)
         if (p->tensors[t].init == ZINF_INIT_ONE)
             p->tensors[t].init_std = 0.02;
 }
+static void ones_for_zeros(zinf_plan *p)
+{
+    for (uint32_t t = 0; t < p->n_tensors; t++)
+        if (p->tensors[t].init == ZINF_INIT_ZERO)
+            p->tensors[t].init = ZINF_INIT_ONE;
+}
 static void no_positions(zinf_plan *p) { p->model.rope_theta = 0; }
 static void no_epsilon(zinf_plan *p) { p->model.norm_eps = 0; }
 static void scaled_up(zinf_plan *p) { p->model.rope_factor = 0.5; }
@@ -186,6 +192,7 @@ static const struct {
     {&gpt2, 1, not_narrow, "or begins with other values"},
     {&llama, 1, narrow, "or begins with other values"},
     {&llama, 1, scattered_ones, "or begins with other values"},
+    {&gpt2, 1, ones_for_zeros, "or begins with other values"},
     {&llama, 1, no_positions, "rope_theta 0,"},
     {&llama, 1, no_epsilon, "norm_eps 0,"},
     {&llama, 1, scaled_up, "factor 0.5,"},

@@ -3,6 +3,7 @@
  */
 #include <stdlib.h>
 
+#include "mini.h"
 #include "tests/checker/faults.h"
 
 #define STEP(op, n) find(&p, ZINF_PROGRAM_STEP, ZINF_OP_##op, n)
@@ -89,12 +90,12 @@ static void a_loss_behind_an_update_is_refused(void)
 }
 
 /* Both micro-batches' first, then over ranks: another rounding than the order that is stated. */
-static void a_sum_over_ranks_of_a_sum_is_refused(void)
+static void check_sum_over_ranks(zinf_opcode makes)
 {
     zinf_plan p = plan_of_two_micro_batches(2);
     const uint32_t first = p.programs[ZINF_PROGRAM_STEP].first_segment;
-    const uint32_t one = STEP(LINEAR_BACKWARD_WEIGHT, 0), unit = p.instrs[one].unit;
-    const uint64_t sum = more_arena(&p, operand(&p, STEP(REDUCE_SCATTER, 0), 0)->bytes + 4096);
+    const uint32_t one = find(&p, ZINF_PROGRAM_STEP, makes, 0), unit = p.instrs[one].unit;
+    const uint64_t sum = more_arena(&p, p.units[unit].shard_elems * 2 * 4 + 4096);
     uint32_t n_dropped = 0, two, scatter;
     zinf_operand both[2];
 
@@ -106,13 +107,19 @@ static void a_sum_over_ranks_of_a_sum_is_refused(void)
             n_dropped++;
         }
     CHECK(n_dropped >= 1);
-    two = from(&p, p.segments[first + 1].first_instr, ZINF_OP_LINEAR_BACKWARD_WEIGHT);
+    two = from(&p, p.segments[first + 1].first_instr, makes);
     scatter = from(&p, two, ZINF_OP_REDUCE_SCATTER);
     CHECK(p.instrs[two].unit == unit && p.instrs[scatter].unit == unit);
     both[0] = both[1] = *operand(&p, two, 2);
     both[1].offset = operand(&p, one, 2)->offset = operand(&p, scatter, 0)->offset = sum;
     insert(&p, two, ZINF_OP_ACCUMULATE, 2, both);
     check_refused(&p, "C7", scatter + 1, "is not what ranks sum in the stated order");
+}
+
+static void a_sum_over_ranks_of_a_sum_is_refused(void)
+{
+    check_sum_over_ranks(ZINF_OP_LINEAR_BACKWARD_WEIGHT);
+    check_sum_over_ranks(ZINF_OP_EMBEDDING_BACKWARD);
 }
 
 /* In vertical order a rank adds up all micro-batches before ranks do. */
@@ -133,6 +140,23 @@ static void an_update_with_the_norm_of_another_unit_is_refused(void)
     CHECK(operand(&p, i, 0)->cols == 1 && operand(&p, other, 0)->cols == 1);
     *operand(&p, i, 0) = *operand(&p, other, 0);
     check_refused(&p, "C7", from(&p, i, ZINF_OP_ADAM), "is not updated after its norm");
+}
+
+/* The norm of the one before it is there no more; units are updated from the last one on. */
+static void an_update_with_the_norm_of_the_unit_behind_it_is_refused(void)
+{
+    zinf_plan p = plan_with(1, ON_DEVICE " clip=0 optimizer_time=backward");
+    const uint32_t first = STEP(ADAM, 0), clip = from(&p, first, ZINF_OP_CLIP);
+    const zinf_instr update = p.instrs[first];
+
+    CHECK(from(&p, first + 1, ZINF_OP_ADAM) > clip);
+    memmove(&p.instrs[first], &p.instrs[first + 1], (clip - first) * sizeof update);
+    p.instrs[clip] = update;
+    p.waits = realloc(p.waits, (p.n_waits + (size_t)4096) * sizeof *p.waits);
+    CHECK(p.waits);
+    mini_add_waits(&p);
+    CHECK(update.unit > p.instrs[from(&p, clip + 1, ZINF_OP_ADAM)].unit);
+    check_refused(&p, "C7", clip, "is not updated after its norm");
 }
 
 /* The embedding's gradient by tokens before that by the classifier: another rounding. */
@@ -284,6 +308,7 @@ int main(void)
     RUN(a_sum_over_ranks_of_a_sum_is_refused);
     RUN(a_sum_over_ranks_of_each_micro_batch_in_vertical_order_is_refused);
     RUN(an_update_with_the_norm_of_another_unit_is_refused);
+    RUN(an_update_with_the_norm_of_the_unit_behind_it_is_refused);
     RUN(contributions_in_another_order_are_refused);
     RUN(a_loss_of_some_tokens_is_refused);
     RUN(a_norm_of_some_units_is_refused);
