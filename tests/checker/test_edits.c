@@ -310,6 +310,44 @@ static void a_sum_over_tiles_read_as_if_rounded(zinf_plan *p)
     dy->bytes /= 2;
 }
 
+/* Of the last row, before the second tile makes its own. */
+static void a_tiles_columns_of_zeros(zinf_plan *p)
+{
+    const uint32_t first = OF(0, "0.mlp.c_fc", LINEAR_FORWARD);
+    zinf_operand y = *operand(p, first, 4);
+
+    CHECK(y.ld == 2 * y.cols && y.rows > 1);
+    y.offset += (y.rows - 1) * y.ld * zinf_dtype_bytes(y.dtype);
+    y.rows = 1;
+    zero_before(p, next(p, first + 1, ZINF_OP_LINEAR_FORWARD, 0), y, 0);
+}
+
+/* Of a gradient summed over two tiles, that of the first. */
+static uint32_t first_of_two_tiles(zinf_plan *p)
+{
+    uint32_t i = STEP(LINEAR_BACKWARD_INPUT, 0);
+    const uint32_t second = next(p, i + 1, ZINF_OP_LINEAR_BACKWARD_INPUT, 0);
+
+    CHECK(!p->instrs[i].flags && p->instrs[second].flags == ZINF_FLAG_ACCUMULATE &&
+          operand(p, i, 2)->offset == operand(p, second, 2)->offset);
+    return i;
+}
+
+static void a_second_tile_that_adds_nothing(zinf_plan *p)
+{
+    p->instrs[next(p, first_of_two_tiles(p) + 1, ZINF_OP_LINEAR_BACKWARD_INPUT, 0)].flags = 0;
+}
+
+static void two_tiles_added_twice(zinf_plan *p)
+{
+    const uint32_t first = first_of_two_tiles(p);
+    const uint32_t second = next(p, first + 1, ZINF_OP_LINEAR_BACKWARD_INPUT, 0);
+
+    CHECK(mutate_duplicate(p, second) && mutate_duplicate(p, second));
+    p->instrs[second + 1] = p->instrs[first];
+    p->instrs[second + 1].flags = ZINF_FLAG_ACCUMULATE;
+}
+
 /* Behind what was rounded already: to F32, where nothing else reads it, and back. */
 static void a_gradient_that_is_widened_and_rounded(zinf_plan *p)
 {
@@ -516,6 +554,9 @@ static const struct {
     {a_gradient_rounded_before_its_update, &deep, LOOP TWO, 2, "C4", "is no gradient that is conv"},
     {a_norm_summed_behind_the_updates, &deep, LOOP TWO, 2, "C7", "holds nothing that this moves"},
     {a_norm_zeroed_behind_the_updates, &deep, LOOP, 1, "C7", "zeroes scalars of a step"},
+    {a_tiles_columns_of_zeros, &deep, TILES, 1, "C4", "it should hold the result"},
+    {a_second_tile_that_adds_nothing, &deep, TILES, 1, "C4", "must be begun by the first tile"},
+    {two_tiles_added_twice, &deep, TILES, 1, "C4", "must be begun by the first tile"},
     {a_sum_over_tiles_read_as_if_rounded, &deep, TILES, 1, "C4", "and of its element type"},
     {an_owners_download_beyond_what_it_owns, &deep, OWNERS, 2, "C6", "or ends beyond it"},
 };

@@ -604,6 +604,56 @@ static void padding_that_is_not_zero_is_refused(void)
     zinf_plan_free(&p);
 }
 
+/* FLUSH zeroes every second 64 bytes of new memory, and copies all of that elsewhere many times. */
+static zinf_plan plan_of_pieces(uint32_t n_zeros, uint32_t n_copies)
+{
+    zinf_plan p = plan_of(1);
+    const uint64_t bytes = 128 * (uint64_t)n_zeros, at = more_arena(&p, 2 * bytes);
+    const uint32_t like = STEP(LOSS, 0), n = n_zeros + n_copies;
+    const zinf_segment flush = {.first_instr = p.n_instrs, .n_instrs = n, .count = 1};
+
+    CHECK(p.programs[ZINF_PROGRAM_FLUSH].n_segments == 0 && p.segments);
+    p.instrs = realloc(p.instrs, (p.n_instrs + (size_t)n) * sizeof *p.instrs);
+    p.operands = realloc(p.operands, (p.n_operands + 2 * (size_t)n) * sizeof *p.operands);
+    CHECK(p.instrs && p.operands);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint64_t size = i < n_zeros ? 64 : bytes;
+        zinf_operand *o = &p.operands[p.n_operands];
+        p.instrs[p.n_instrs] = p.instrs[like];
+        zinf_instr *instr = &p.instrs[p.n_instrs++];
+        instr->opcode = i < n_zeros ? ZINF_OP_ZERO : ZINF_OP_COPY;
+        instr->queue = ZINF_QUEUE_COMPUTE;
+        instr->unit = ZINF_NONE;
+        instr->n_waits = 0;
+        instr->operand0 = p.n_operands;
+        instr->n_operands = i < n_zeros ? 1 : 2;
+        o[0] = (zinf_operand){.tier = ZINF_TIER_DEVICE, .dtype = ZINF_U8, .bytes = size,
+                              .rows = 1, .cols = size, .ld = size,
+                              .offset = at + (i < n_zeros ? 128 * (uint64_t)i : 0)};
+        o[1] = o[0];
+        o[1].offset += bytes;
+        p.n_operands += instr->n_operands;
+    }
+    p.programs[ZINF_PROGRAM_FLUSH] = (zinf_program){p.n_segments, 1};
+    p.segments[p.n_segments++] = flush;
+    restate(&p);
+    return p;
+}
+
+/* Time and memory stay in proportion to the instructions. */
+static void more_pieces_than_can_be_looked_at_are_refused(void)
+{
+    zinf_plan p = plan_of_pieces(2000, 20);
+    zinf_error err = {0};
+
+    CHECK_MESSAGE(!zinf_plan_check(&p, &err), "%s", err.text);
+    zinf_plan_free(&p);
+    p = plan_of_pieces(12000, 0);
+    check_refused_whole(&p, "accesses are in too many pieces to be proved");
+    p = plan_of_pieces(2000, 100);
+    check_refused_whole(&p, "accesses are in too many pieces to be proved");
+}
+
 /* A tensor and the next of its shape: their names, what units have of them, or both; or one name is
  * another. Addresses and programs stay as they are, and so does every bit that is computed. */
 static void tensors_exchanged_or_renamed_are_refused(void)
@@ -783,6 +833,7 @@ int main(void)
     RUN(a_sum_over_ranks_of_no_value_of_its_own_is_refused);
     RUN(a_shard_that_was_not_gathered_is_refused);
     RUN(padding_that_is_not_zero_is_refused);
+    RUN(more_pieces_than_can_be_looked_at_are_refused);
     RUN(tensors_exchanged_or_renamed_are_refused);
     RUN(a_vector_that_is_said_to_be_a_matrix_is_refused);
     RUN(an_unknown_family_is_refused);

@@ -142,20 +142,26 @@ static void an_update_with_the_norm_of_another_unit_is_refused(void)
     check_refused(&p, "C7", from(&p, i, ZINF_OP_ADAM), "is not updated after its norm");
 }
 
+static void move_behind(zinf_plan *p, uint32_t i, uint32_t last)
+{
+    const zinf_instr moved = p->instrs[i];
+
+    memmove(&p->instrs[i], &p->instrs[i + 1], (last - i) * sizeof moved);
+    p->instrs[last] = moved;
+    p->waits = realloc(p->waits, (p->n_waits + (size_t)4096) * sizeof *p->waits);
+    CHECK(p->waits);
+    mini_add_waits(p);
+}
+
 /* The norm of the one before it is there no more; units are updated from the last one on. */
 static void an_update_with_the_norm_of_the_unit_behind_it_is_refused(void)
 {
     zinf_plan p = plan_with(1, ON_DEVICE " clip=0 optimizer_time=backward");
     const uint32_t first = STEP(ADAM, 0), clip = from(&p, first, ZINF_OP_CLIP);
-    const zinf_instr update = p.instrs[first];
+    const uint32_t second = from(&p, first + 1, ZINF_OP_ADAM);
 
-    CHECK(from(&p, first + 1, ZINF_OP_ADAM) > clip);
-    memmove(&p.instrs[first], &p.instrs[first + 1], (clip - first) * sizeof update);
-    p.instrs[clip] = update;
-    p.waits = realloc(p.waits, (p.n_waits + (size_t)4096) * sizeof *p.waits);
-    CHECK(p.waits);
-    mini_add_waits(&p);
-    CHECK(update.unit > p.instrs[from(&p, clip + 1, ZINF_OP_ADAM)].unit);
+    CHECK(second > clip && p.instrs[first].unit > p.instrs[second].unit);
+    move_behind(&p, first, clip);
     check_refused(&p, "C7", clip, "is not updated after its norm");
 }
 
@@ -179,6 +185,27 @@ static void contributions_in_another_order_are_refused(void)
     operand(&p, first, 0)->offset = more_arena(&p, sum[0].bytes);
     insert(&p, second, ZINF_OP_ACCUMULATE, 2, sum);
     check_refused(&p, "C7", second, "by tokens and by operators are in another order");
+}
+
+/* The same of what ranks have summed. */
+static void shards_added_in_another_order_are_refused(void)
+{
+    const trainer_model tied = {1, 16, 2, 24, 8, 4, "bf16", NULL};
+    zinf_plan p = faults_plan(&tied, true, 2, "threads=1 tiles=1 micro_batch=1 order=horizontal "
+                              "checkpoint_interval=none tier.param=device tier.grad=device "
+                              "tier.optimizer=device optimizer_time=after");
+    const uint32_t head = from(&p, STEP(CLASSIFIER, 1), ZINF_OP_REDUCE_SCATTER);
+    const uint32_t first = from(&p, head, ZINF_OP_ACCUMULATE), unit = p.instrs[head].unit;
+    uint32_t second = from(&p, first + 1, ZINF_OP_ACCUMULATE);
+
+    while (p.instrs[second].unit != unit)
+        second = from(&p, second + 1, ZINF_OP_ACCUMULATE);
+    CHECK(unit == p.instrs[first].unit &&
+          operand(&p, head, 1)->offset == operand(&p, first, 0)->offset);
+    operand(&p, head, 1)->offset = more_arena(&p, operand(&p, head, 1)->bytes);
+    operand(&p, first, 0)->offset = operand(&p, head, 1)->offset;
+    move_behind(&p, first, second);
+    check_refused(&p, "C7", second - 1, "by tokens and by operators are in another order");
 }
 
 static void a_loss_of_some_tokens_is_refused(void)
@@ -310,6 +337,7 @@ int main(void)
     RUN(an_update_with_the_norm_of_another_unit_is_refused);
     RUN(an_update_with_the_norm_of_the_unit_behind_it_is_refused);
     RUN(contributions_in_another_order_are_refused);
+    RUN(shards_added_in_another_order_are_refused);
     RUN(a_loss_of_some_tokens_is_refused);
     RUN(a_norm_of_some_units_is_refused);
     RUN(a_loss_after_a_norm_is_refused);
