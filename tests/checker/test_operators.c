@@ -415,6 +415,22 @@ static void what_one_rank_owns_used_by_all_is_refused(void)
     check_refused(&p, "C6", i, "operand 0 is in what one rank owns");
 }
 
+static void what_one_rank_owns_gathered_from_or_scattered_to_all_is_refused(void)
+{
+    for (int scatters = 0; scatters < 2; scatters++) {
+        zinf_plan p = plan_with(2, ON_DEVICE " partitioning=owner");
+        const uint32_t i = scatters ? STEP(REDUCE, 0)
+                                    : find(&p, ZINF_PROGRAM_EVAL, ZINF_OP_BROADCAST, 0);
+        zinf_operand *to = operand(&p, i, 1);
+        p.instrs[i].opcode = scatters ? ZINF_OP_REDUCE_SCATTER : ZINF_OP_ALLGATHER;
+        to->bytes = scatters ? to->bytes / 2 : 2 * to->bytes;
+        to->cols = to->ld = to->bytes / zinf_dtype_bytes(to->dtype);
+        to->rows = 1;
+        to->offset = more_arena(&p, to->bytes);
+        check_refused(&p, "C6", i, "its unit is not that of its root, or of all ranks");
+    }
+}
+
 static void a_sum_over_ranks_to_another_place_is_refused(void)
 {
     zinf_plan p = plan_of(2);
@@ -820,6 +836,7 @@ int main(void)
     RUN(what_all_ranks_have_moved_by_one_is_refused);
     RUN(other_chunks_of_tokens_are_refused);
     RUN(what_one_rank_owns_used_by_all_is_refused);
+    RUN(what_one_rank_owns_gathered_from_or_scattered_to_all_is_refused);
     RUN(a_sum_over_ranks_to_another_place_is_refused);
     RUN(tokens_that_move_on_by_other_steps_are_refused);
     RUN(values_without_a_meaning_are_refused);

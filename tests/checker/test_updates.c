@@ -142,6 +142,38 @@ static void an_update_with_the_norm_of_another_unit_is_refused(void)
     check_refused(&p, "C7", from(&p, i, ZINF_OP_ADAM), "is not updated after its norm");
 }
 
+/* Where the runtime, or another instruction, looks for another. */
+static void scalars_in_another_slot_are_refused(void)
+{
+    static const struct {
+        zinf_opcode opcode;
+        uint32_t slot;
+        uint64_t to;
+    } rows[] = {{ZINF_OP_LOSS, 1, 8 * ZINF_SCALAR_NORM},
+                {ZINF_OP_SUM_OF_SQUARES, 1, 8 * ZINF_SCALAR_PARTIALS},
+                {ZINF_OP_CLIP, 1, 8 * ZINF_SCALAR_LOSS}, {ZINF_OP_ADAM, 5, 8 * ZINF_SCALAR_LOSS}};
+
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        zinf_plan p = plan_of(1);
+        const uint32_t i = find(&p, ZINF_PROGRAM_STEP, rows[k].opcode, 0);
+        CHECK(operand(&p, i, rows[k].slot)->offset != rows[k].to);
+        operand(&p, i, rows[k].slot)->offset = rows[k].to;
+        check_refused(&p, "C7", i, "a scalar is not in its slot");
+    }
+}
+
+/* Of its unit and of the next one, where those updated know of one alone. */
+static void a_norm_in_two_rows_is_refused(void)
+{
+    zinf_plan p = plan_with(1, ON_DEVICE " clip=0 optimizer_time=backward");
+    const uint32_t i = STEP(CLIP, 1);
+
+    CHECK(operand(&p, i, 0)->cols == 1);
+    operand(&p, i, 0)->rows = 2;
+    operand(&p, i, 0)->bytes = 16;
+    check_refused(&p, "C7", i, "is not the norm of all units");
+}
+
 static void move_behind(zinf_plan *p, uint32_t i, uint32_t last)
 {
     const zinf_instr moved = p->instrs[i];
@@ -267,6 +299,9 @@ static void a_loss_of_one_rank_is_refused(void)
     const uint32_t i = STEP(ALLREDUCE, 0), clip = STEP(CLIP, 0);
     drop(&p, i);
     check_refused(&p, "C7", clip - 1, "holds the loss of one rank");
+    p = plan_of(2);
+    drop(&p, find(&p, ZINF_PROGRAM_EVAL, ZINF_OP_ALLREDUCE, 0));
+    check_refused_whole(&p, "program eval after instruction ");
 }
 
 static void decay_of_a_vector_is_refused(void)
@@ -335,6 +370,8 @@ int main(void)
     RUN(a_sum_over_ranks_of_a_sum_is_refused);
     RUN(a_sum_over_ranks_of_each_micro_batch_in_vertical_order_is_refused);
     RUN(an_update_with_the_norm_of_another_unit_is_refused);
+    RUN(scalars_in_another_slot_are_refused);
+    RUN(a_norm_in_two_rows_is_refused);
     RUN(an_update_with_the_norm_of_the_unit_behind_it_is_refused);
     RUN(contributions_in_another_order_are_refused);
     RUN(shards_added_in_another_order_are_refused);
