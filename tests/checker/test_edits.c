@@ -429,6 +429,17 @@ static void a_batch_drawn_twice(zinf_plan *p)
     segment(p, ZINF_PROGRAM_EVAL, 0)->count = 2;
 }
 
+/* Which the next step does not see. */
+static void a_batch_drawn_while_saving(zinf_plan *p)
+{
+    const uint32_t batch = next(p, segment(p, ZINF_PROGRAM_EVAL, 0)->first_instr, ZINF_OP_BATCH, 0);
+    const uint32_t first = segment(p, ZINF_PROGRAM_SAVE, 0)->first_instr;
+    zinf_operand tokens = *operand(p, batch, 0);
+
+    tokens.offset = more_arena(p, tokens.bytes);
+    p->instrs[insert(p, first, ZINF_OP_BATCH, 1, &tokens)].queue = ZINF_QUEUE_UPDATE;
+}
+
 /* The loop's last iteration behind it: of the micro-batch that is so many before the last. */
 static void add_iteration(zinf_plan *p, uint64_t before)
 {
@@ -549,6 +560,7 @@ static const struct {
     {parameters_moved_on_between_iterations, &longer, LOOP, 1, "C8", "of an iteration before"},
     {a_loop_and_its_last_but_one_iteration, &longer, LOOP, 1, "C7", "a micro-batch that is done"},
     {a_batch_drawn_twice, &deep, LOOP, 1, "C7", "does for a second time what program eval does"},
+    {a_batch_drawn_while_saving, &deep, LOOP, 1, "C7", "is not what program save does"},
     {second_moments_of_zeros, &deep, LOOP, 1, "C4", "it should hold master, m, v"},
     {a_gradient_rounded_before_its_update, &deep, LOOP, 1, "C4", "is no gradient that is conv"},
     {a_gradient_rounded_before_its_update, &deep, LOOP TWO, 2, "C4", "is no gradient that is conv"},

@@ -157,6 +157,14 @@ static void logits_of_one_tile_in_two_places_are_refused(void)
     check_refused(&p, "C4", i, "is not the tile that comes next");
 }
 
+static void logits_without_the_last_tile_are_refused(void)
+{
+    zinf_plan p = plan_of(1);
+
+    drop(&p, find(&p, ZINF_PROGRAM_SAMPLE, ZINF_OP_LOGITS, 1));
+    check_refused_whole(&p, "program sample: it has 12 losses (sample: logits), 24 are due");
+}
+
 static void a_gradient_rounded_where_the_model_does_not_is_refused(void)
 {
     zinf_plan p = plan_of(1);
@@ -821,6 +829,7 @@ int main(void)
     RUN(a_weight_its_statistics_were_not_made_with_is_refused);
     RUN(logits_of_one_tile_twice_are_refused);
     RUN(logits_of_one_tile_in_two_places_are_refused);
+    RUN(logits_without_the_last_tile_are_refused);
     RUN(a_gradient_rounded_where_the_model_does_not_is_refused);
     RUN(a_gradient_that_is_not_rounded_where_the_model_does_is_refused);
     RUN(a_loop_of_more_than_the_micro_batches_is_refused);

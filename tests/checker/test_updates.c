@@ -219,6 +219,28 @@ static void contributions_in_another_order_are_refused(void)
     check_refused(&p, "C7", second, "by tokens and by operators are in another order");
 }
 
+/* Those by tokens of the first micro-batch behind those by the classifier of the second. */
+static void contributions_a_micro_batch_late_are_refused(void)
+{
+    zinf_plan p = plan_of_two_micro_batches(1);
+    const uint32_t tokens = STEP(EMBEDDING_BACKWARD, 0), unit = p.instrs[tokens].unit;
+    uint32_t first = from(&p, tokens, ZINF_OP_ACCUMULATE), second;
+    zinf_operand sum[2];
+
+    while (p.instrs[first].unit != unit)
+        first = from(&p, first + 1, ZINF_OP_ACCUMULATE);
+    second = from(&p, STEP(CLASSIFIER, 1), ZINF_OP_ACCUMULATE);
+    CHECK(first < second && p.instrs[second].unit == unit);
+    operand(&p, tokens, 2)->offset = more_arena(&p, operand(&p, tokens, 2)->bytes);
+    operand(&p, first, 0)->offset = operand(&p, tokens, 2)->offset;
+    memcpy(sum, operand(&p, first, 0), sizeof sum);
+    p.instrs[first].opcode = ZINF_OP_ZERO;
+    p.instrs[first].n_operands = 1;
+    operand(&p, first, 0)->offset = more_arena(&p, sum[0].bytes);
+    insert(&p, second, ZINF_OP_ACCUMULATE, 2, sum);
+    check_refused(&p, "C7", second, "by tokens and by operators are in another order");
+}
+
 /* The same of what ranks have summed. */
 static void shards_added_in_another_order_are_refused(void)
 {
@@ -374,6 +396,7 @@ int main(void)
     RUN(a_norm_in_two_rows_is_refused);
     RUN(an_update_with_the_norm_of_the_unit_behind_it_is_refused);
     RUN(contributions_in_another_order_are_refused);
+    RUN(contributions_a_micro_batch_late_are_refused);
     RUN(shards_added_in_another_order_are_refused);
     RUN(a_loss_of_some_tokens_is_refused);
     RUN(a_norm_of_some_units_is_refused);
