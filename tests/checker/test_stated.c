@@ -137,6 +137,12 @@ static void ones_for_zeros(zinf_plan *p)
         if (p->tensors[t].init == ZINF_INIT_ZERO)
             p->tensors[t].init = ZINF_INIT_ONE;
 }
+static void not_stacked(zinf_plan *p)
+{
+    for (uint32_t t = 0; t < p->n_tensors; t++)
+        if (strstr(p->tensors[t].name, "up_proj.weight"))
+            p->tensors[t].stack_row = 0;
+}
 static void no_positions(zinf_plan *p) { p->model.rope_theta = 0; }
 static void no_epsilon(zinf_plan *p) { p->model.norm_eps = 0; }
 static void scaled_up(zinf_plan *p) { p->model.rope_factor = 0.5; }
@@ -193,6 +199,7 @@ static const struct {
     {&llama, 1, narrow, "or begins with other values"},
     {&llama, 1, scattered_ones, "or begins with other values"},
     {&gpt2, 1, ones_for_zeros, "or begins with other values"},
+    {&llama, 1, not_stacked, "mlp.up_proj.weight\", [24][16], not what the plan states"},
     {&llama, 1, no_positions, "rope_theta 0,"},
     {&llama, 1, no_epsilon, "norm_eps 0,"},
     {&llama, 1, scaled_up, "factor 0.5,"},
