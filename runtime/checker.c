@@ -297,10 +297,10 @@ static bool check_rules(checker *c)
     case ZINF_OP_REDUCE_SCATTER:
     case ZINF_OP_REDUCE:
         return zinf_sums_of_one_rank(c->plan, &c->seen[0].sums) ||
-               refuse(c, "C7", c->seen[0].writer, o, "is the sum of several contributions already");
+               refuse(c, "C7", c->seen[0].writer, o, "is not what ranks sum in the stated order");
     case ZINF_OP_CONVERT: /* of gradients: what tiles have summed, for attention */
         return c->seen[0].what != ZINF_VALUE_GRADIENT ||
-               (c->model.ops[c->seen[0].of].kind == 'A' && o->dtype == ZINF_F32) ||
+               c->model.ops[c->seen[0].of].kind == 'A' ||
                refuse(c, "C4", c->seen[0].writer, o, "is not converted in this model");
     case ZINF_OP_CLIP: /* which looks at the loss, too */
         c->clips++;

@@ -48,7 +48,7 @@ static zinf_segment *segment_of(zinf_plan *plan, uint32_t i)
     return NULL;
 }
 
-static bool drop_instr(zinf_plan *plan, uint32_t at)
+bool mutate_drop(zinf_plan *plan, uint32_t at)
 {
     zinf_segment *s = segment_of(plan, at);
     uint32_t *where = numbers(plan), *fallback = where + plan->n_instrs;
@@ -98,6 +98,11 @@ bool mutate_duplicate(zinf_plan *plan, uint32_t at)
 static bool duplicate_instr(zinf_plan *plan, uint32_t at)
 {
     return mutate_duplicate(plan, at);
+}
+
+static bool drop_instr(zinf_plan *plan, uint32_t at)
+{
+    return mutate_drop(plan, at);
 }
 
 static bool swap_with_next(zinf_plan *plan, uint32_t at)

@@ -21,6 +21,8 @@ extern const uint32_t n_mutations;
 zinf_plan mutate_copy(const zinf_plan *plan);
 /* The instruction once more, behind itself; who waited for it waits for the second. */
 bool mutate_duplicate(zinf_plan *plan, uint32_t instr);
+/* Without it; who waited for it waits for the one before it in its queue. False: the last one. */
+bool mutate_drop(zinf_plan *plan, uint32_t instr);
 /* How many places the target has. */
 uint32_t mutate_count(const zinf_plan *plan, mutate_target target);
 /* The instruction that place i belongs to, or ZINF_NONE. */

@@ -4,35 +4,13 @@
 #include <float.h>
 #include <math.h>
 #include <stddef.h>
-#include <string.h>
 
-#include "runtime/checker.h"
-#include "tests/bitwise/trainer.h"
-#include "tests/check.h"
+#include "tests/checker/faults.h"
 
 static const trainer_model llama = {1, 16, 2, 24, 8, 4, "bf16", ", kv_heads: 1, ffn: 24"};
 static const trainer_model gpt2 = {2, 16, 2, 24, 8, 4, "bf16", NULL};
 #define SETS "threads=1 micro_batch=1 tiles=2 checkpoint_interval=1 tier.param=host "             \
              "tier.grad=host tier.optimizer=nvme tier.checkpoint=host"
-
-static zinf_plan plan_of(const trainer_model *model, unsigned ranks, const char *sets)
-{
-    zinf_plan plan;
-    zinf_error err = {0};
-
-    CHECK_MESSAGE(!trainer_plan_ranks(model, false, ranks, sets, &plan, &err), "%s", err.text);
-    return plan;
-}
-
-static void check_refused(zinf_plan *plan, const char *text)
-{
-    zinf_error err = {0};
-    const zinf_status status = zinf_plan_check(plan, &err);
-
-    zinf_plan_free(plan);
-    CHECK_MESSAGE(status == ZINF_DOES_NOT_FIT && strstr(err.text, text), "\"%s\" expected: %s",
-                  text, err.text);
-}
 
 /* ---- bounds ---- */
 
@@ -68,7 +46,7 @@ static const struct {
 
 static void check_number(const char *word, size_t at, size_t size, uint64_t value)
 {
-    zinf_plan plan = plan_of(&llama, 1, SETS);
+    zinf_plan plan = faults_plan(&llama, false, 1, SETS);
 
     memcpy((char *)&plan + at, &value, size); /* little-endian, as plan files are */
     zinf_error err = {0};
@@ -153,6 +131,18 @@ static void scattered_ones(zinf_plan *p)
         if (p->tensors[t].init == ZINF_INIT_ONE)
             p->tensors[t].init_std = 0.02;
 }
+static void ones_for_zeros(zinf_plan *p)
+{
+    for (uint32_t t = 0; t < p->n_tensors; t++)
+        if (p->tensors[t].init == ZINF_INIT_ZERO)
+            p->tensors[t].init = ZINF_INIT_ONE;
+}
+static void not_stacked(zinf_plan *p)
+{
+    for (uint32_t t = 0; t < p->n_tensors; t++)
+        if (strstr(p->tensors[t].name, "up_proj.weight"))
+            p->tensors[t].stack_row = 0;
+}
 static void no_positions(zinf_plan *p) { p->model.rope_theta = 0; }
 static void no_epsilon(zinf_plan *p) { p->model.norm_eps = 0; }
 static void scaled_up(zinf_plan *p) { p->model.rope_factor = 0.5; }
@@ -208,6 +198,8 @@ static const struct {
     {&gpt2, 1, not_narrow, "or begins with other values"},
     {&llama, 1, narrow, "or begins with other values"},
     {&llama, 1, scattered_ones, "or begins with other values"},
+    {&gpt2, 1, ones_for_zeros, "or begins with other values"},
+    {&llama, 1, not_stacked, "mlp.up_proj.weight\", [24][16], not what the plan states"},
     {&llama, 1, no_positions, "rope_theta 0,"},
     {&llama, 1, no_epsilon, "norm_eps 0,"},
     {&llama, 1, scaled_up, "factor 0.5,"},
@@ -219,20 +211,20 @@ static const struct {
 static void what_a_plan_states_wrongly_is_refused(void)
 {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        zinf_plan plan = plan_of(cases[i].model, cases[i].ranks, SETS);
+        zinf_plan plan = faults_plan(cases[i].model, false, cases[i].ranks, SETS);
         cases[i].change(&plan);
-        check_refused(&plan, cases[i].word);
+        check_refused_whole(&plan, cases[i].word);
     }
 }
 
 /* What a rank is said to own, where a rank owns units. */
 static void more_than_a_rank_owns_is_refused(void)
 {
-    zinf_plan plan = plan_of(&gpt2, 2, SETS " partitioning=owner");
+    zinf_plan plan = faults_plan(&gpt2, false, 2, SETS " partitioning=owner");
 
     plan.machine.owned_bytes[ZINF_TIER_NVME] -= ZINF_PAGE;
-    check_refused(&plan, "C1: unit");
-    plan = plan_of(&gpt2, 2, SETS " partitioning=owner");
+    check_refused_whole(&plan, "C1: unit");
+    plan = faults_plan(&gpt2, false, 2, SETS " partitioning=owner");
     CHECK(plan.machine.owned_bytes[ZINF_TIER_HOST] + ZINF_PAGE <=
           plan.machine.arena_bytes[ZINF_TIER_HOST]);
     plan.machine.owned_bytes[ZINF_TIER_HOST] += ZINF_PAGE;
