@@ -266,9 +266,9 @@ static void attention_equals_reference(void)
 }
 
 /* Where one p is 1, its ds is p (dp - dp): it vanishes if the two have the same roundings, and
- * those of dout out are others. A dp that is small as a sum of large terms shows the difference; Adam
- * makes a step of what is left. The key that counts is the last one, 120 beyond the others: p below
- * 2^-170 of it, times |dp| and |k| below 2^60. Its score is exact, so that its own p is 1. */
+ * those of dout out are others. A dp that is small as a sum of large terms shows the difference;
+ * Adam makes a step of what is left. The key that counts is the last one, 120 beyond the others: p
+ * below 2^-170 of it, times |dp| and |k| below 2^60. Its score is exact, so that its own p is 1. */
 static void what_a_sharp_softmax_leaves_is_small(void)
 {
     enum { SEQ = 40, D = 64, AT = SEQ - 1, ROW = 3 * D };
