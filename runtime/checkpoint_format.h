@@ -26,8 +26,7 @@
 enum {
     ZINF_CHECKPOINT_VERSION = 3,
     ZINF_SUM_DIGITS = 16,
-    ZINF_STEP_NAME = 64, /* bytes of a name "step-<n>", and room for a damaged one */
-    ZINF_CHUNK_BYTES = 1 << 18 /* of what is read for a checksum at once */
+    ZINF_STEP_NAME = 64 /* bytes of a name "step-<n>", and room for a damaged one */
 };
 #define ZINF_MANIFEST_NAME "manifest.json"
 #define ZINF_LATEST_NAME "latest"
