@@ -25,6 +25,20 @@ static bool ends(const char *text, size_t n)
     return memchr(text, 0, n) != NULL;
 }
 
+/* Names are printed: none of them may command a terminal, or be two lines of a report. */
+static bool is_text(const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if ((text[i] && (unsigned char)text[i] < ' ') || text[i] == 0x7f)
+            return false;
+    return true;
+}
+
+static bool is_name(const char *text, size_t n)
+{
+    return ends(text, n) && is_text(text, strlen(text));
+}
+
 uint64_t zinf_plan_scalar_bytes(const zinf_plan *plan)
 {
     const uint64_t least = 8 * ((uint64_t)ZINF_SCALAR_PARTIALS + plan->n_units);
@@ -150,10 +164,11 @@ static zinf_status check_fixed(const zinf_plan *plan, zinf_error *err)
         return REFUSE("io_depth %" PRIu32 " and io_block_bytes %" PRIu64 ": the depth must be 1 "
                       "to 1024, the block a multiple of %d, at most 1 GiB", decisions->io_depth,
                       decisions->io_block_bytes, ZINF_PAGE);
-    if (!ends(model->name, sizeof model->name) || !ends(model->family, sizeof model->family) ||
-        !ends(machine->cluster, sizeof machine->cluster) ||
-        !ends(machine->backend, sizeof machine->backend))
-        return REFUSE("a name does not end");
+    if (!is_name(model->name, sizeof model->name) ||
+        !is_name(model->family, sizeof model->family) ||
+        !is_name(machine->cluster, sizeof machine->cluster) ||
+        !is_name(machine->backend, sizeof machine->backend))
+        return REFUSE("a name does not end or has control characters");
     return ZINF_OK;
 }
 
@@ -162,13 +177,16 @@ static zinf_status check_strings(const zinf_plan *plan, zinf_error *err)
     if (plan->n_strings == 0 || plan->strings[0] != 0 ||
         plan->strings[plan->n_strings - 1] != 0)
         return REFUSE("the strings do not begin with an empty one and end with NUL");
+    if (!is_text(plan->strings, plan->n_strings))
+        return REFUSE("the strings have control characters");
     for (uint32_t i = 0; i < plan->n_values; i++)
         if (plan->values[i] >= plan->n_strings)
             return REFUSE("value %" PRIu32 " is named by string %" PRIu32 " of %" PRIu32, i,
                           plan->values[i], plan->n_strings);
     for (uint32_t i = 0; i < plan->n_items; i++)
-        if (!ends(plan->items[i].name, ZINF_NAME_BYTES) || plan->items[i].tier >= ZINF_N_TIERS)
-            return REFUSE("item %" PRIu32 " has no ending name or no tier", i);
+        if (!is_name(plan->items[i].name, ZINF_NAME_BYTES) || plan->items[i].tier >= ZINF_N_TIERS)
+            return REFUSE("item %" PRIu32 " has no ending name or no tier, or its name has control "
+                          "characters", i);
     return ZINF_OK;
 }
 
@@ -299,8 +317,9 @@ static zinf_status check_units(const zinf_plan *plan, zinf_error *err)
     for (uint32_t i = 0; i < plan->n_tensors; i++) {
         const zinf_tensor *tensor = &plan->tensors[i];
         uint64_t elems;
-        if (!ends(tensor->name, ZINF_NAME_BYTES))
-            return REFUSE("the name of tensor %" PRIu32 " does not end", i);
+        if (!is_name(tensor->name, ZINF_NAME_BYTES))
+            return REFUSE("the name of tensor %" PRIu32 " does not end or has control characters",
+                          i);
         if (tensor->rows == 0 || tensor->cols == 0 ||
             __builtin_mul_overflow(tensor->rows, tensor->cols, &elems) || elems > MOST_SIZE / 64)
             return REFUSE("tensor \"%s\" is [%" PRIu64 "][%" PRIu64 "]", tensor->name,
@@ -318,8 +337,9 @@ static zinf_status check_units(const zinf_plan *plan, zinf_error *err)
     }
     for (uint32_t i = 0; i < plan->n_units; i++) {
         const zinf_unit *unit = &plan->units[i];
-        if (!ends(unit->name, ZINF_NAME_BYTES))
-            return REFUSE("the name of unit %" PRIu32 " does not end", i);
+        if (!is_name(unit->name, ZINF_NAME_BYTES))
+            return REFUSE("the name of unit %" PRIu32 " does not end or has control characters",
+                          i);
         if (unit->first_part != part || unit->n_parts > plan->n_parts - part)
             return REFUSE("unit \"%s\": its parts do not follow its predecessor's", unit->name);
         part += unit->n_parts;
