@@ -29,6 +29,12 @@ typedef struct zinf_progress {
 typedef enum zinf_state_array { ZINF_STATE_MASTER, ZINF_STATE_M, ZINF_STATE_V, ZINF_N_STATES }
     zinf_state_array;
 
+extern const char *const zinf_state_names[ZINF_N_STATES]; /* "master", "m", "v" */
+
+/* Of n values: the index of the first that no training state may have (master and m finite, v
+ * finite and not negative); n if all are fine. */
+uint64_t zinf_state_fault(zinf_state_array array, const float *values, uint64_t n);
+
 typedef struct zinf_checkpoint_writer zinf_checkpoint_writer;
 typedef struct zinf_checkpoint_reader zinf_checkpoint_reader;
 
