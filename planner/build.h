@@ -76,4 +76,9 @@ static inline uint64_t zinf_round_up(uint64_t bytes, uint64_t unit)
     return (bytes + unit - 1) / unit * unit;
 }
 
+static inline uint64_t zinf_larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 #endif

@@ -146,8 +146,10 @@ static void predict(zinf_plan *plan, const zinf_model *m, const zinf_cluster *c,
 }
 
 /* What is done for a plan that is decided, not for probes, which it would make take twice as long
- * and their time not grow by equal steps. */
-typedef enum finish_kind { PROBED, SPREAD, SPREAD_AND_AHEAD } finish_kind; /* place.h; lower.h */
+ * and their time not grow by equal steps: place.h; lower.h; a quarter more of the device. */
+typedef struct care {
+    bool spread, ahead, roomy;
+} care;
 
 /* A plan under way: the first half (graph, lower, place) knows the memory, the second the time. */
 typedef struct compilation {
@@ -176,7 +178,7 @@ static void weigh(compilation *c, const zinf_cluster *cluster)
 }
 
 static void begin(compilation *c, const zinf_model *model, const zinf_cluster *cluster,
-                  const zinf_decisions *decisions, finish_kind kind, zinf_error *err)
+                  const zinf_decisions *decisions, care with, zinf_error *err)
 {
     uint32_t program_buffers[ZINF_N_PROGRAMS + 1];
 
@@ -189,9 +191,9 @@ static void begin(compilation *c, const zinf_model *model, const zinf_cluster *c
     for (uint32_t t = 0; t < c->plan.n_tensors; t++)
         c->plan.model.n_params += c->plan.tensors[t].rows * c->plan.tensors[t].cols;
     if (err->status == ZINF_OK)
-        zinf_lower(&c->b, model, cluster, decisions, kind == SPREAD_AND_AHEAD, program_buffers);
+        zinf_lower(&c->b, model, cluster, decisions, with.ahead, program_buffers);
     if (err->status == ZINF_OK)
-        zinf_place(&c->b, program_buffers, kind != PROBED);
+        zinf_place(&c->b, program_buffers, with.spread, with.roomy ? 0.25 : 0);
     if (err->status == ZINF_OK)
         weigh(c, cluster);
 }
@@ -216,38 +218,44 @@ static void discard(compilation *c)
     zinf_plan_free(&c->plan);
 }
 
-/* The same with states brought ahead, where that fits, and is worth its memory: a hundredth of the
- * step. */
-static void try_ahead(compilation *c, const zinf_model *model, const zinf_cluster *cluster,
-                      const zinf_decisions *decisions, zinf_error *err)
+/* Takes a plan that was made with more care instead, where it fits and is worth its memory: a
+ * hundredth of the step. */
+static bool try(compilation *c, const zinf_model *model, const zinf_cluster *cluster,
+                const zinf_decisions *decisions, care with, zinf_error *err)
 {
-    compilation ahead;
+    compilation other;
 
-    if (!zinf_may_bring_ahead(decisions))
-        return;
-    begin(&ahead, model, cluster, decisions, SPREAD_AND_AHEAD, err);
-    if (ahead.fits)
-        finish(&ahead, model, model, cluster);
-    if (ahead.fits && err->status == ZINF_OK &&
-        ahead.plan.predicted.step_s < 0.99 * c->plan.predicted.step_s) {
+    if (!c->fits || err->status != ZINF_OK)
+        return false;
+    begin(&other, model, cluster, decisions, with, err);
+    if (other.fits)
+        finish(&other, model, model, cluster);
+    const bool better = other.fits && err->status == ZINF_OK &&
+                        other.plan.predicted.step_s < 0.99 * c->plan.predicted.step_s;
+    if (better) {
         const compilation slower = *c;
-        *c = ahead;
-        ahead = slower;
+        *c = other;
+        other = slower;
     }
-    discard(&ahead);
+    discard(&other);
+    return better;
 }
 
 zinf_status zinf_compile(const zinf_model *model, const zinf_cluster *cluster,
                          const zinf_decisions *decisions, bool even_if_short, zinf_plan *ret_plan,
                          uint64_t ret_short[ZINF_N_TIERS], zinf_error *err)
 {
+    care with = {.spread = true};
     compilation c;
 
-    begin(&c, model, cluster, decisions, SPREAD, err);
+    begin(&c, model, cluster, decisions, with, err);
     if (c.fits || even_if_short)
         finish(&c, model, model, cluster);
-    if (c.fits && err->status == ZINF_OK)
-        try_ahead(&c, model, cluster, decisions, err);
+    if (zinf_may_bring_ahead(decisions))
+        with.ahead = try(&c, model, cluster, decisions, (care){.spread = true, .ahead = true}, err);
+    with.roomy = true;
+    if (c.plan.machine.arena_bytes[ZINF_TIER_NVME])
+        try(&c, model, cluster, decisions, with, err);
     if (err->status != ZINF_OK) {
         discard(&c);
         return err->status;
@@ -264,7 +272,7 @@ zinf_status zinf_compile_memory(const zinf_model *model, const zinf_cluster *clu
 {
     compilation c;
 
-    begin(&c, model, cluster, decisions, PROBED, err);
+    begin(&c, model, cluster, decisions, (care){0}, err);
     memcpy(ret_short, c.short_bytes, sizeof c.short_bytes);
     discard(&c);
     return err->status;
@@ -320,7 +328,7 @@ zinf_status zinf_probe_decisions(const zinf_model *model, const zinf_cluster *cl
         models[0].layers = model->layers;
     }
     for (int i = 0; i < n; i++)
-        begin(&c[i], &models[i], cluster, decisions, PROBED, err);
+        begin(&c[i], &models[i], cluster, decisions, (care){0}, err);
     for (unsigned t = 0; t < ZINF_TIER_SCALAR; t++) {
         const zinf_machine_info *last = &c[n - 1].plan.machine;
         double arena = extend(shared_bytes(&c[0].plan, t), shared_bytes(&c[n - 1].plan, t), steps) +

@@ -491,11 +491,6 @@ static void emit_classifier(zinf_lowering *l, const zinf_stage *s)
          gemm_scratch(l, chunk, w.rows, w.cols));
 }
 
-static uint64_t max_u64(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 static void emit_classifier_backward(zinf_lowering *l, const zinf_stage *s)
 {
     const uint64_t hidden = l->model->hidden;
@@ -519,7 +514,7 @@ static void emit_classifier_backward(zinf_lowering *l, const zinf_stage *s)
          attr[3] ? ZINF_FLAG_ACCUMULATE : 0, -1, unit, attr, "classifier", l->final_h, w,
          l->tokens, l->classifier_stats, l->dinput, zinf_slice(grad, 0, w.rows, hidden, hidden),
          logits, dlogits,
-         zinf_scratch(l, max_u64(max_u64(zinf_gemm_scratch_bytes(chunk, w.rows, hidden,
+         zinf_scratch(l, zinf_larger(zinf_larger(zinf_gemm_scratch_bytes(chunk, w.rows, hidden,
                                                                  l->d->n_threads),
                                          zinf_gemm_scratch_bytes(w.rows, hidden, chunk,
                                                                  l->d->n_threads)),
@@ -590,7 +585,7 @@ static void emit_linear_backward(zinf_lowering *l, const zinf_stage *s)
          (int32_t)s->layer, unit, NULL, text[s->linear], dy, x,
          zinf_slice(grad, 0, w.rows, w.cols, w.cols),
          small(l, l->small_grad, ZINF_SMALL_BIAS + (int)s->linear, row, w.rows),
-         zinf_scratch(l, max_u64(zinf_gemm_scratch_bytes(w.rows, w.cols, l->n_tokens,
+         zinf_scratch(l, zinf_larger(zinf_gemm_scratch_bytes(w.rows, w.cols, l->n_tokens,
                                                          l->d->n_threads),
                                  zinf_column_sum_scratch_bytes(w.rows))));
     EMIT(l, ZINF_OP_LINEAR_BACKWARD_INPUT, s->tile ? ZINF_FLAG_ACCUMULATE : 0, (int32_t)s->layer,

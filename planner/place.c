@@ -288,16 +288,22 @@ static uint64_t place_program(zinf_builder *b, uint32_t first, uint32_t end, zin
     return base + high;
 }
 
-/* And moves them inside the arena. */
-static void spread_program(zinf_builder *b, uint32_t first, uint32_t end, zinf_tier tier,
-                           uint64_t base, zinf_interval *intervals)
+/* And moves them, below `limit`; returns the top. */
+static uint64_t spread_program(zinf_builder *b, uint32_t first, uint32_t end, zinf_tier tier,
+                               uint64_t base, uint64_t limit, zinf_interval *intervals)
 {
     const uint32_t n = intervals_of(b, first, end, tier, base, intervals);
+    uint64_t top = 0;
 
-    if (!zinf_spread_intervals(intervals, n, SLACK, b->plan->machine.arena_bytes[tier] - base))
+    if (!zinf_spread_intervals(intervals, n, SLACK, limit - base)) {
         out_of_memory(b);
-    else
-        set_offsets(b, first, end, tier, base, intervals);
+        return base;
+    }
+    set_offsets(b, first, end, tier, base, intervals);
+    for (uint32_t i = 0; i < n; i++)
+        if (intervals[i].offset + intervals[i].bytes > top)
+            top = intervals[i].offset + intervals[i].bytes;
+    return base + top;
 }
 
 static void add_item(zinf_builder *b, zinf_tier tier, const char *name, uint64_t bytes)
@@ -370,11 +376,12 @@ static void place_owned(zinf_builder *b, uint32_t ret_most[ZINF_N_TIERS])
     free(used);
 }
 
-void zinf_place(zinf_builder *b, const uint32_t program_buffers[ZINF_N_PROGRAMS + 1], bool spread)
+void zinf_place(zinf_builder *b, const uint32_t program_buffers[ZINF_N_PROGRAMS + 1], bool spread,
+                double more)
 {
     zinf_plan *plan = b->plan;
     zinf_interval *intervals = malloc((b->n_buffers + 1) * sizeof *intervals);
-    uint64_t base[ZINF_N_TIERS] = {0};
+    uint64_t base[ZINF_N_TIERS] = {0}, *arena = plan->machine.arena_bytes;
     uint32_t most[ZINF_N_TIERS] = {0}; /* whose owned units are the bill */
     const bool owned = plan->decisions.partitioning == ZINF_OWNER;
 
@@ -392,20 +399,25 @@ void zinf_place(zinf_builder *b, const uint32_t program_buffers[ZINF_N_PROGRAMS 
         buffer->offset = base[buffer->tier];
         base[buffer->tier] += buffer->bytes;
     }
-    for (int t = 0; t < ZINF_N_TIERS; t++)
-        plan->machine.arena_bytes[t] = base[t];
-    for (int p = 0; p < ZINF_N_PROGRAMS; p++) {
+    memcpy(arena, base, sizeof base);
+    for (int p = 0; p < ZINF_N_PROGRAMS; p++)
         extend_over_loops(b, &plan->programs[p], program_buffers[p], program_buffers[p + 1]);
-        for (int t = 0; t < ZINF_N_TIERS && b->err->status == ZINF_OK; t++) {
-            uint64_t top = place_program(b, program_buffers[p], program_buffers[p + 1], t,
-                                         base[t], intervals);
-            if (top > plan->machine.arena_bytes[t])
-                plan->machine.arena_bytes[t] = top;
+    for (int t = 0; t < ZINF_N_TIERS && b->err->status == ZINF_OK; t++) {
+        uint64_t step = base[t], others = base[t];
+        for (int p = 0; p < ZINF_N_PROGRAMS && b->err->status == ZINF_OK; p++) {
+            uint64_t *top = p == ZINF_PROGRAM_STEP ? &step : &others;
+            *top = zinf_larger(*top, place_program(b, program_buffers[p], program_buffers[p + 1],
+                                                   t, base[t], intervals));
         }
+        uint64_t limit = zinf_larger(step, others);
+        if (t == ZINF_TIER_DEVICE && more > 0)
+            limit += (uint64_t)((double)limit * more);
+        if (spread && b->err->status == ZINF_OK)
+            step = spread_program(b, program_buffers[ZINF_PROGRAM_STEP],
+                                  program_buffers[ZINF_PROGRAM_STEP + 1], t, base[t], limit,
+                                  intervals);
+        arena[t] = zinf_larger(step, others);
     }
-    for (int t = 0; t < ZINF_N_TIERS && spread && b->err->status == ZINF_OK; t++)
-        spread_program(b, program_buffers[ZINF_PROGRAM_STEP],
-                       program_buffers[ZINF_PROGRAM_STEP + 1], t, base[t], intervals);
     free(intervals);
     for (uint32_t i = 0; i < plan->n_operands; i++)
         if (plan->operands[i].bytes)

@@ -25,7 +25,8 @@ bool zinf_spread_intervals(zinf_interval *intervals, uint32_t n, uint32_t slack,
 
 /* Places everything, turns operands and regions into arena offsets, sets machine.arena_bytes and
  * the memory bill. spread: those of STEP that memory has room for so that fewer wait for what a
- * transfer still uses; memory stays as it is without. */
-void zinf_place(zinf_builder *b, const uint32_t program_buffers[ZINF_N_PROGRAMS + 1], bool spread);
+ * transfer still uses; memory is what it is without, the device's up to `more` of that more. */
+void zinf_place(zinf_builder *b, const uint32_t program_buffers[ZINF_N_PROGRAMS + 1], bool spread,
+                double more);
 
 #endif

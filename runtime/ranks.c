@@ -300,12 +300,13 @@ void zinf_ranks_leave(zinf_ranks *ranks, zinf_error *err)
         /* before any rank can end: with the first code that is not 0 the launcher ends all */
         if (err->status && c->rank == 0)
             fprintf(stderr, "zinf-run: %s\n", err->text);
-        /* All together, and watched until MPI has ended: it waits for a rank that was stopped. */
+        /* All together, and watched until MPI has ended on every rank: it waits for one that was
+         * stopped, or the launcher does. */
         uint32_t none;
         if (first_of(c, 0, &none, &other) == ZINF_OK) {
             zinf_watch_finish(watch);
             c->close(c, 0);
-            zinf_watch_leave(watch);
+            zinf_watch_part(watch);
             zinf_watch_close(watch);
             return;
         }

@@ -172,6 +172,19 @@ static zinf_status compare_inputs(zinf_session *s, zinf_hf_reader *pretrained, z
     return zinf_inputs_compare(s->ranks, &input, err);
 }
 
+/* Else bits would depend on which rank does what. */
+static zinf_status compare_kernels(const zinf_session *s, zinf_error *err)
+{
+    zinf_cpu_level level = ZINF_N_CPU_LEVELS; /* of a backend that has none */
+    zinf_kernels table;
+
+    zinf_backend_find(s->plan.machine.backend)->kernels(&table, s->plan.job.precision, 1);
+    zinf_cpu_level_parse(table.name, &level);
+    const zinf_ranks_fact fact = {"set of instructions (0 ref, 1 avx2, 2 avx512, 3 amx; "
+                                  "ZINF_CPU_LEVEL=ref|avx2|avx512 limits it)", level};
+    return zinf_ranks_compare(s->ranks, &fact, 1, err);
+}
+
 static zinf_status read_plan(zinf_session *s, zinf_error *err)
 {
     if (zinf_plan_read(s->options->plan, &s->plan, err) == ZINF_OK)
@@ -204,7 +217,7 @@ static zinf_status read_plan(zinf_session *s, zinf_error *err)
     if (zinf_preflight(&s->plan, o->nvme, traced_bytes(s), &sharing, err) == ZINF_OK)
         zinf_preflight_files(&s->plan, s->options, err);
     malloc_trim(0); /* what the checker used */
-    return zinf_ranks_together(s->ranks, err);
+    return zinf_ranks_together(s->ranks, err) ? err->status : compare_kernels(s, err);
 }
 
 /* What a run opens before it begins; nothing large yet. */

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
@@ -456,6 +457,17 @@ void zinf_watch_wait(zinf_watch *w, double seconds)
                           (w->failed && w->failure.rank == rank_of(w, i)));
         pthread_mutex_unlock(&w->mutex);
     }
+}
+
+void zinf_watch_part(zinf_watch *w)
+{
+    const bool last = w->collective->rank == 0;
+
+    if (!last)
+        zinf_watch_leave(w);
+    zinf_watch_wait(w, INFINITY); /* a failure ends the process (end_if_stuck) */
+    if (last)
+        zinf_watch_leave(w);
 }
 
 void zinf_watch_close(zinf_watch *w)

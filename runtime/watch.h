@@ -31,6 +31,9 @@ void zinf_watch_leave(zinf_watch *watch);
 /* True if another rank failed: err says which and why, with its status; MACHINE if it was found
  * dead or silent. */
 bool zinf_watch_failed(zinf_watch *watch, zinf_error *err);
+/* On every rank, after finish: returns when all have come here. Rank 0 leaves last: until then it
+ * hears of every other, and every other of it. */
+void zinf_watch_part(zinf_watch *watch);
 /* Until every rank that lives has left or `seconds` are over. */
 void zinf_watch_wait(zinf_watch *watch, double seconds);
 void zinf_watch_close(zinf_watch *watch); /* accepts NULL */

@@ -194,8 +194,9 @@ static void spread_buffers_never_overlap_and_are_never_nearer(void)
 }
 
 /* A step of instructions 0-2, a loop of 3-5 and 6; a buffer that is alive in [first, last] beside
- * one in [other, other + 1]. Bytes that both take. */
-static uint64_t two_and_a_loop(uint32_t first, uint32_t last, uint32_t other, uint64_t iterations)
+ * one in [other, other + 1]; aside: a transfer uses the former last. Bytes that both take. */
+static uint64_t two_in_a_step(uint32_t first, uint32_t last, uint32_t other, uint64_t iterations,
+                              bool aside, double more)
 {
     zinf_plan plan = {0};
     zinf_error err = {0};
@@ -218,12 +219,26 @@ static uint64_t two_and_a_loop(uint32_t first, uint32_t last, uint32_t other, ui
     CHECK(err.status == ZINF_OK);
     b.buffers[0].first = first, b.buffers[0].last = last;
     b.buffers[1].first = other, b.buffers[1].last = other + 1;
-    zinf_place(&b, program_buffers, true);
+    b.buffers[0].last_aside = aside ? last : 0;
+    zinf_place(&b, program_buffers, true, more);
     const uint64_t bytes = plan.machine.arena_bytes[ZINF_TIER_DEVICE];
     CHECK(err.status == ZINF_OK);
     zinf_build_free(&b);
     zinf_plan_free(&plan);
     return bytes;
+}
+
+static uint64_t two_and_a_loop(uint32_t first, uint32_t last, uint32_t other, uint64_t iterations)
+{
+    return two_in_a_step(first, last, other, iterations, false, 0);
+}
+
+static void memory_that_is_given_keeps_buffers_from_what_transfers_still_use(void)
+{
+    CHECK(two_in_a_step(0, 1, 2, 1, true, 0) == 4096);
+    CHECK(two_in_a_step(0, 1, 2, 1, true, 0.9) == 4096); /* not enough for both */
+    CHECK(two_in_a_step(0, 1, 2, 1, true, 1) == 8192);
+    CHECK(two_in_a_step(0, 1, 2, 1, true, 9) == 8192); /* no more than they take */
 }
 
 static void what_a_loop_finds_it_keeps_to_its_end_and_nothing_else(void)
@@ -313,6 +328,7 @@ int main(int argc, char **argv)
     RUN(lives_that_touch_in_one_instruction_conflict);
     RUN(equal_sizes_are_packed_perfectly);
     RUN(what_a_loop_finds_it_keeps_to_its_end_and_nothing_else);
+    RUN(memory_that_is_given_keeps_buffers_from_what_transfers_still_use);
     RUN(random_problems_never_overlap);
     RUN(what_a_transfer_has_just_left_is_taken_last);
     RUN(spread_buffers_never_overlap_and_are_never_nearer);

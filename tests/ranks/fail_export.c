@@ -1,8 +1,8 @@
 /* tests/ranks/fail_export.c - preloaded: of the rank ZINF_FAIL_RANK, the ZINF_FAIL_AT-th write into
  * a file of an export finds no space on the disk, or with ZINF_FAIL_KILL kills the process. It
  * says "failed here" on standard error then. Rank 0 is slow after the end of MPI: what it has to
- * say it must have said before. ZINF_STOP_IN, "init" or "finalize", stops the rank ZINF_FAIL_RANK
- * there. ZINF_MEMINFO is a file that zinf-run is told is /proc/meminfo.
+ * say it must have said before. ZINF_STOP_IN, "init", "finalize" or "finalized" (behind it), stops
+ * the rank ZINF_FAIL_RANK there. ZINF_MEMINFO is a file that zinf-run is told is /proc/meminfo.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -87,6 +87,7 @@ int MPI_Finalize(void)
 
     *(void **)&next = dlsym(RTLD_DEFAULT, "PMPI_Finalize");
     rc = next ? next() : 0;
+    stop_in("finalized");
     for (unsigned left = rank && strcmp(rank, "0") == 0 ? 3 : 0; left;) /* a signal wakes it */
         left = sleep(left);
     return rc;

@@ -108,6 +108,17 @@ def help_is_for_all_ranks_or_for_none():
         assert f"rank 1 has another {option} than rank 0" in sentence(done), done.stderr
 
 
+def ranks_that_compute_by_other_instructions_are_told():
+    good = f"{crew.run_command} {plan(2)} --data {crew.text} --steps 1"
+    for level in "ref", "amy":
+        done = crew.call(*crew.words(2), differing(f"env ZINF_CPU_LEVEL=avx2 {good}",
+                                                   f"env ZINF_CPU_LEVEL={level} {good}"),
+                         code=2, env=base.ENVIRONMENT)
+        words = "rank 1 has another set of instructions" if level == "ref" else \
+            'rank 1: ZINF_CPU_LEVEL="amy" is none of ref, avx2, avx512, amx'
+        assert words in sentence(done), done.stderr
+
+
 def a_rank_that_cannot_join_ends_those_who_wait_for_it():
     good = f"{plan(2)} --data {crew.text}"
     for name in crew.launchers or [None]:
@@ -344,6 +355,7 @@ main(crew, [
     another_number_of_ranks_is_refused_by_each_launcher,
     ranks_with_another_plan_data_or_options_are_named,
     help_is_for_all_ranks_or_for_none,
+    ranks_that_compute_by_other_instructions_are_told,
     a_rank_that_cannot_join_ends_those_who_wait_for_it,
     what_one_rank_cannot_do_ends_all_with_its_words,
     a_checkpoint_that_not_every_rank_has_is_refused,

@@ -10,7 +10,7 @@ import crew as base
 DEADLINE_S = 30
 MODEL = dict(layers=1, steps=1000000)
 RANK = "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"
-STOPPED_IN = "init", "finalize" # of MPI
+STOPPED_IN = "init", "finalize", "finalized" # of MPI; behind its end
 
 
 class Voyage:
@@ -25,7 +25,7 @@ class Voyage:
         preload = f"export LD_PRELOAD={library} ZINF_STOP_IN={what} ZINF_FAIL_RANK={rank} " \
             "ZINF_JOIN_SECONDS=" + ("10" if what == "init" else "60") \
             if what in STOPPED_IN else ""
-        steps = "--steps 2" if what == "finalize" else ""
+        steps = "--steps 2" if what in STOPPED_IN[1:] else ""
         script = crew.file("ranked", f"""#!/bin/bash
 echo $$ > {self.folder}/new.{RANK}
 mv {self.folder}/new.{RANK} {self.folder}/pid.{RANK} # so that it is never there and empty
