@@ -134,7 +134,8 @@ zinf_status zinf_session_keep(zinf_session *s, const char *save, zinf_error *not
     if (zinf_session_flush(s, err))
         return err->status;
     zinf_error reserving = {0};
-    state_sink sink = {.plan = &s->plan, .hash = s->hash, .largest = ret_largest, .not_exported = not_exported,
+    state_sink sink = {.plan = &s->plan, .hash = s->hash, .largest = ret_largest,
+                       .not_exported = not_exported,
                        .exported = not_exported ? s->exporter : NULL};
     zinf_env env = {.step = s->progress.step, .put = put_state, .state_context = &sink};
     const uint64_t start_ns = zinf_report_now_ns();
