@@ -226,9 +226,10 @@ static zinf_status read_betas(const zinf_spec_file *file, const zinf_yaml_node *
             result = zinf_value_real(item->text, &value, &why);
         if (result == ZINF_VALUE_BAD)
             return fail_type(file, item, key, why.text);
-        if (result || !(value >= key->min && value < key->max))
+        if (result || !(value >= key->min && value <= key->max))
             return zinf_spec_fail(file, mark_of(item), "%s is out of range: got %s, allowed is "
-                                  "0 to below 1", key->path, zinf_spec_excerpt(item->text).text);
+                                  "%g to %g", key->path, zinf_spec_excerpt(item->text).text,
+                                  key->min, key->max);
         if (n < 2)
             *betas[n] = value;
     }

@@ -50,7 +50,7 @@ static const zinf_spec_key keys[] = {
     INTEGER("model.context", M(context), 1, 1 << 24, NULL, "1024", "longest sequence in tokens"),
     BOOL("model.tied_embeddings", M(tied_embeddings), "true",
          "the classifier's weight is the token embedding"),
-    REAL("model.norm_eps", M(norm_eps), 1e-30, 1, "1e-5", "1e-5",
+    REAL("model.norm_eps", M(norm_eps), ZINF_LEAST_EPS, 1, "1e-5", "1e-5",
          "llama: added to the mean square in a norm"),
     BOOL("model.qkv_bias", M(qkv_bias), "false", "llama: queries, keys and values have a bias"),
     REAL("model.rope_theta", M(rope_theta), 1, 1e12, "1e4", "5e5",
@@ -77,9 +77,10 @@ static const zinf_spec_key keys[] = {
     SECTION("training.optimizer", "-", "how parameters are updated"),
     CHOICE("training.optimizer.type", M(optimizer), "adamw", "adamw", "adamw", "the method"),
     REAL("training.optimizer.lr", M(lr), 0, 10, "6e-4", "6e-4", "peak learning rate"),
-    {"training.optimizer.betas", ZINF_SPEC_BETAS, NONE, M(beta1), 0, 1, "0.9, 0.95",
-     "[0.9, 0.95]", NULL, "decay of both moments, below 1"},
-    REAL("training.optimizer.eps", M(eps), 1e-30, 1, "1e-8", "1e-8", "added to the denominator"),
+    {"training.optimizer.betas", ZINF_SPEC_BETAS, NONE, M(beta1), 0, ZINF_MOST_BETA, "0.9, 0.95",
+     "[0.9, 0.95]", NULL, "decay of both moments"},
+    REAL("training.optimizer.eps", M(eps), ZINF_LEAST_EPS, 1, "1e-8", "1e-8",
+         "added to the denominator"),
     REAL("training.optimizer.weight_decay", M(weight_decay), 0, 10, "0.1", "0.1",
          "decoupled, on matrices only"),
     SECTION("training.schedule", "-", "learning rate over the steps"),
@@ -239,7 +240,7 @@ static void print_type(FILE *out, const zinf_spec_key *key)
         fprintf(out, "mapping");
         return;
     case ZINF_SPEC_BETAS:
-        fprintf(out, "two numbers, 0 to below 1");
+        fprintf(out, "two numbers, 0 to %g", key->max);
         return;
     default:
         fprintf(out, "%s, %s to %s", key->type == ZINF_SPEC_REAL ? "number" :

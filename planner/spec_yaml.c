@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <yaml.h>
 
@@ -257,11 +258,16 @@ zinf_status zinf_spec_read_file(const char *path, char **ret_text, size_t *ret_n
     zinf_status status = ZINF_OK;
     size_t n = 0, capacity = ZINF_YAML_MAX_BYTES + 1; /* one more, so that too large shows */
     char *text = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat info;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* no waiting for a pipe's writer */
 
     if (fd < 0)
         return zinf_fail(err, ZINF_BAD_INPUT, "cannot open \"%.500s\": %s", path,
                          strerror(errno));
+    if (fstat(fd, &info) || !S_ISREG(info.st_mode)) {
+        status = zinf_fail(err, ZINF_BAD_INPUT, "\"%.500s\" is not a regular file", path);
+        goto out;
+    }
     text = malloc(capacity);
     if (!text) {
         status = zinf_fail(err, ZINF_MACHINE, "\"%.500s\": out of memory", path);

@@ -626,9 +626,8 @@ zinf_status zinf_checkpoint_put(zinf_checkpoint_writer *w, uint32_t tensor,
     const uint64_t fault = zinf_state_fault(array, values, n);
     if (fault < n)
         return zinf_fail(err, ZINF_WRONG_RESULT, "checkpoint: element %" PRIu64 " of \"%s\" (%s) "
-                         "is %g; no such state is saved, the last checkpoint in \"%s\" stays",
-                         first + fault, t->name, zinf_state_names[array],
-                         (double)values[fault], w->directory);
+                         "is %g; no such state is saved", first + fault, t->name,
+                         zinf_state_names[array], (double)values[fault]);
     if (add_extent(k, first, first + n, t->name, zinf_state_names[array], err))
         return err->status;
     const size_t index = (size_t)tensor * ZINF_N_STATES + array;

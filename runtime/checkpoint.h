@@ -29,6 +29,12 @@ typedef struct zinf_progress {
 typedef enum zinf_state_array { ZINF_STATE_MASTER, ZINF_STATE_M, ZINF_STATE_V, ZINF_N_STATES }
     zinf_state_array;
 
+extern const char *const zinf_state_names[ZINF_N_STATES]; /* "master", "m", "v" */
+
+/* Of n values: the index of the first that no training state may have (master and m finite, v
+ * finite and not negative); n if all are fine. */
+uint64_t zinf_state_fault(zinf_state_array array, const float *values, uint64_t n);
+
 typedef struct zinf_checkpoint_writer zinf_checkpoint_writer;
 typedef struct zinf_checkpoint_reader zinf_checkpoint_reader;
 
@@ -79,16 +85,16 @@ void zinf_checkpoint_release(zinf_checkpoint_place *place); /* accepts NULL */
 zinf_status zinf_checkpoint_open(const char *directory, const zinf_plan *plan,
                                  zinf_checkpoint_reader **ret_reader,
                                  zinf_progress *ret_progress, zinf_error *err);
-/* Checksums of every n_shares-th tensor, from `share`: what is left to check of it, and what ranks
- * that have the very same files can share. */
-zinf_status zinf_checkpoint_check(const zinf_checkpoint_reader *reader, uint32_t share,
-                                  uint32_t n_shares, zinf_error *err);
-/* An open file of it, the reader's. */
-int zinf_checkpoint_file(const zinf_checkpoint_reader *reader, zinf_state_array array,
-                         uint64_t *ret_bytes);
 zinf_status zinf_checkpoint_get(zinf_checkpoint_reader *reader, uint32_t tensor,
                                 zinf_state_array array, uint64_t first, uint64_t n,
                                 float *ret_values, zinf_error *err);
+/* Checksums of what this rank has got; to be added up over ranks before the check. */
+uint64_t *zinf_checkpoint_taken(zinf_checkpoint_reader *reader, uint32_t *ret_n);
+/* Nothing that was got may be used before this: all elements, each got once by one of the ranks,
+ * are those that were saved, and such as a training may have. (What none of them got of its own
+ * copy is not looked at.) */
+zinf_status zinf_checkpoint_check(const zinf_checkpoint_reader *reader, uint32_t n_ranks,
+                                  zinf_error *err);
 /* Equal for equal states at the same step: what ranks compare. */
 uint64_t zinf_checkpoint_identity(const zinf_checkpoint_reader *reader);
 void zinf_checkpoint_close(zinf_checkpoint_reader *reader); /* accepts NULL */

@@ -26,15 +26,13 @@
 enum {
     ZINF_CHECKPOINT_VERSION = 3,
     ZINF_SUM_DIGITS = 16,
-    ZINF_STEP_NAME = 64, /* bytes of a name "step-<n>", and room for a damaged one */
-    ZINF_CHUNK_BYTES = 1 << 18 /* of what is read for a checksum at once */
+    ZINF_STEP_NAME = 64 /* bytes of a name "step-<n>", and room for a damaged one */
 };
 #define ZINF_MANIFEST_NAME "manifest.json"
 #define ZINF_LATEST_NAME "latest"
 #define ZINF_RESERVED_NAME ".zinf-reserved" /* a directory like .zinf-writing, for the next save */
 #define ZINF_MANIFEST_END "\"\n}\n" /* what follows the manifest's own checksum */
 
-extern const char *const zinf_state_names[ZINF_N_STATES]; /* "master", "m", "v" */
 extern const char *const zinf_state_files[ZINF_N_STATES]; /* "master.safetensors", .. */
 
 /* The members of "model" after name and family: whole numbers, and real ones, which the manifest
@@ -62,10 +60,6 @@ void zinf_json_append(json_object *array, json_object *value);
 json_object *zinf_tensor_shape(const zinf_tensor *tensor); /* NULL: out of memory */
 
 void zinf_sum_text(uint64_t sum, char ret_text[ZINF_SUM_DIGITS + 1]);
-
-/* Of n values: the index of the first that no training state may have (master and m finite, v
- * finite and not negative); n if all are fine. */
-uint64_t zinf_state_fault(zinf_state_array array, const float *values, uint64_t n);
 
 /* All bytes or an error that names the file (in `directory`), offset and length. */
 zinf_status zinf_write_all(int fd, const void *bytes, uint64_t n, uint64_t offset,

@@ -1,5 +1,6 @@
 /* runtime/checkpoint_read.c - the reader of checkpoints; see checkpoint.h and
- * checkpoint_format.h. Opening and checking read every byte of the four files, 256 KiB at a time.
+ * checkpoint_format.h. Opening reads the manifest and the headers, getting each byte of the states
+ * once: what is checked is what was handed out.
  */
 #include "runtime/checkpoint_format.h"
 
@@ -26,14 +27,23 @@ static uint64_t max_json_bytes(const zinf_plan *plan)
     return ((uint64_t)1 << 16) + (uint64_t)plan->n_tensors * 1024;
 }
 
+/* An element that no training state may have. */
+typedef struct state_fault {
+    bool found;
+    uint32_t tensor;
+    zinf_state_array array;
+    uint64_t element;
+} state_fault;
+
 struct zinf_checkpoint_reader {
     const zinf_plan *plan;
     char *directory; /* the checkpoint's own */
     int dir_fd, fds[ZINF_N_STATES];
-    uint64_t bytes[ZINF_N_STATES];
     uint64_t *at[ZINF_N_STATES];   /* [n_tensors]: byte offset in its file */
     uint64_t *sums[ZINF_N_STATES]; /* [n_tensors]: as the manifest has them */
-    uint64_t identity;           /* hash of the manifest, which has every checksum */
+    uint64_t *taken;               /* [N_STATES][n_tensors]: of what was got */
+    state_fault fault;             /* the first that was got */
+    uint64_t identity;             /* hash of the manifest, which has every checksum */
 };
 
 static zinf_status refuse(const zinf_checkpoint_reader *r, zinf_error *err, const char *format, ...)
@@ -415,38 +425,6 @@ static zinf_status read_header(zinf_checkpoint_reader *r, unsigned array, uint64
     return err->status;
 }
 
-static zinf_status check_data(const zinf_checkpoint_reader *r, unsigned array, uint32_t share,
-                              uint32_t n_shares, float *chunk, zinf_error *err)
-{
-    const char *file = zinf_state_files[array];
-
-    for (uint32_t i = share; i < r->plan->n_tensors; i += n_shares) {
-        const uint64_t bytes = zinf_tensor_elems(&r->plan->tensors[i]) * sizeof(float);
-        const char *tensor = r->plan->tensors[i].name;
-        uint64_t done = 0, fault = 0, sum = 0;
-        while (done < bytes) {
-            const uint64_t left = bytes - done;
-            const uint64_t n = left < ZINF_CHUNK_BYTES ? left : ZINF_CHUNK_BYTES;
-            if (zinf_read_all(r->fds[array], chunk, n, r->at[array][i] + done, r->directory, file,
-                              err))
-                return err->status;
-            sum += zinf_element_sum(done / sizeof(float), n / sizeof(float), chunk);
-            if (fault == done / sizeof(float)) /* none so far */
-                fault += zinf_state_fault(array, chunk, n / sizeof(float));
-            done += n;
-        }
-        if (sum != r->sums[array][i])
-            return refuse(r, err, "tensor \"%s\" in \"%s\" (%" PRIu64 " bytes at offset %" PRIu64
-                          ") does not match its checksum: it is damaged; resume from another "
-                          "checkpoint", tensor, file, bytes, r->at[array][i]);
-        if (fault < bytes / sizeof(float))
-            return refuse(r, err, "element %" PRIu64 " of tensor \"%s\" in \"%s\" is %s; resume "
-                          "from another checkpoint", fault, tensor, file,
-                          array == ZINF_STATE_V ? "negative, inf or nan" : "inf or nan");
-    }
-    return ZINF_OK;
-}
-
 static zinf_status check_file(zinf_checkpoint_reader *r, unsigned array, json_object *files,
                               json_object *tensors, zinf_error *err)
 {
@@ -463,7 +441,6 @@ static zinf_status check_file(zinf_checkpoint_reader *r, unsigned array, json_ob
                       bytes, expected, bytes < expected ? "truncated" : "damaged");
     if (read_header(r, array, sum, bytes, err))
         return err->status;
-    r->bytes[array] = bytes;
     for (uint32_t i = 0; i < r->plan->n_tensors; i++)
         if (get_sum(r, json_object_array_get_idx(tensors, i), zinf_state_names[array],
                     r->plan->tensors[i].name, &r->sums[array][i], err))
@@ -486,7 +463,8 @@ zinf_status zinf_checkpoint_open(const char *directory, const zinf_plan *plan,
     r->dir_fd = -1;
     for (unsigned a = 0; a < ZINF_N_STATES; a++)
         r->fds[a] = -1;
-    if (!offsets)
+    r->taken = calloc((size_t)ZINF_N_STATES * plan->n_tensors + 1, sizeof *r->taken);
+    if (!offsets || !r->taken)
         goto no_memory;
     for (unsigned a = 0; a < ZINF_N_STATES; a++)
         if (!(r->at[a] = calloc((size_t)plan->n_tensors + 1, sizeof **r->at)) ||
@@ -515,26 +493,6 @@ out:
     return err->status;
 }
 
-zinf_status zinf_checkpoint_check(const zinf_checkpoint_reader *r, uint32_t share,
-                                  uint32_t n_shares, zinf_error *err)
-{
-    float *chunk = malloc(ZINF_CHUNK_BYTES);
-
-    if (!chunk)
-        return zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
-    for (unsigned a = 0; a < ZINF_N_STATES && !err->status; a++)
-        check_data(r, a, share, n_shares, chunk, err);
-    free(chunk);
-    return err->status;
-}
-
-int zinf_checkpoint_file(const zinf_checkpoint_reader *r, zinf_state_array array,
-                         uint64_t *ret_bytes)
-{
-    *ret_bytes = r->bytes[array];
-    return r->fds[array];
-}
-
 zinf_status zinf_checkpoint_get(zinf_checkpoint_reader *r, uint32_t tensor,
                                 zinf_state_array array, uint64_t first, uint64_t n,
                                 float *ret_values, zinf_error *err)
@@ -547,9 +505,48 @@ zinf_status zinf_checkpoint_get(zinf_checkpoint_reader *r, uint32_t tensor,
     if (first > n_elems || n > n_elems - first)
         return zinf_fail(err, ZINF_WRONG_RESULT, "checkpoint: %" PRIu64 " elements from %" PRIu64
                          " are not inside \"%s\" of %" PRIu64, n, first, t->name, n_elems);
-    return zinf_read_all(r->fds[array], ret_values, n * sizeof *ret_values,
-                         r->at[array][tensor] + first * sizeof *ret_values, r->directory,
-                         zinf_state_files[array], err);
+    if (zinf_read_all(r->fds[array], ret_values, n * sizeof *ret_values,
+                      r->at[array][tensor] + first * sizeof *ret_values, r->directory,
+                      zinf_state_files[array], err))
+        return err->status;
+    r->taken[(uint64_t)array * r->plan->n_tensors + tensor] +=
+        zinf_element_sum(first, n, ret_values);
+    const uint64_t fault = zinf_state_fault(array, ret_values, n);
+    if (fault < n && !r->fault.found)
+        r->fault = (state_fault){true, tensor, array, first + fault};
+    return ZINF_OK;
+}
+
+uint64_t *zinf_checkpoint_taken(zinf_checkpoint_reader *r, uint32_t *ret_n)
+{
+    *ret_n = ZINF_N_STATES * r->plan->n_tensors;
+    return r->taken;
+}
+
+zinf_status zinf_checkpoint_check(const zinf_checkpoint_reader *r, uint32_t n_ranks,
+                                  zinf_error *err)
+{
+    const char *copies = n_ranks == 1 ? "" : " (each rank has read a part of it: if they have "
+                                             "copies, it may be any of these)";
+    const state_fault *f = &r->fault;
+
+    for (unsigned a = 0; a < ZINF_N_STATES; a++)
+        for (uint32_t i = 0; i < r->plan->n_tensors; i++) {
+            const zinf_tensor *t = &r->plan->tensors[i];
+            if (r->taken[(uint64_t)a * r->plan->n_tensors + i] == r->sums[a][i])
+                continue;
+            return refuse(r, err, "tensor \"%s\" in \"%s\" (%" PRIu64 " bytes at offset %" PRIu64
+                          ") does not match its checksum: it is damaged, or was changed while it "
+                          "was read%s; resume from another checkpoint", t->name,
+                          zinf_state_files[a], zinf_tensor_elems(t) * sizeof(float), r->at[a][i],
+                          copies);
+        }
+    if (f->found)
+        return refuse(r, err, "element %" PRIu64 " of tensor \"%s\" in \"%s\" is %s; resume from "
+                      "another checkpoint", f->element, r->plan->tensors[f->tensor].name,
+                      zinf_state_files[f->array],
+                      f->array == ZINF_STATE_V ? "negative, inf or nan" : "inf or nan");
+    return ZINF_OK;
 }
 
 uint64_t zinf_checkpoint_identity(const zinf_checkpoint_reader *reader)
@@ -569,6 +566,7 @@ void zinf_checkpoint_close(zinf_checkpoint_reader *r)
     }
     if (r->dir_fd >= 0)
         close(r->dir_fd);
+    free(r->taken);
     free(r->directory);
     free(r);
 }

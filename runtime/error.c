@@ -4,6 +4,13 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+void zinf_plain_text(char *text)
+{
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            *c = '?';
+}
+
 zinf_status zinf_fail(zinf_error *err, zinf_status status, const char *format, ...)
 {
     if (err->status != ZINF_OK)
@@ -12,9 +19,7 @@ zinf_status zinf_fail(zinf_error *err, zinf_status status, const char *format, .
     va_start(args, format);
     vsnprintf(err->text, sizeof err->text, format, args);
     va_end(args);
-    for (char *c = err->text; *c; c++) /* of a file's names: no command to a terminal */
-        if ((unsigned char)*c < ' ' || *c == 0x7f)
-            *c = '?';
+    zinf_plain_text(err->text);
     err->status = status;
     return status;
 }

@@ -16,6 +16,9 @@ typedef struct zinf_error {
     char text[1000];    /* what, where, allowed, what to do; no newline at the end */
 } zinf_error;
 
+/* A control character becomes '?': what is printed may hold any file's name. */
+void zinf_plain_text(char *text);
+
 /* Records the failure unless one is recorded already; returns the status recorded. */
 __attribute__((format(printf, 3, 4)))
 zinf_status zinf_fail(zinf_error *err, zinf_status status, const char *format, ...);

@@ -30,15 +30,6 @@ static zinf_status model_file(void *context, uint32_t index, zinf_input_file *re
     return zinf_hf_file(context, index, &ret->what, &ret->fd, &ret->bytes, err);
 }
 
-static zinf_status checkpoint_file(void *context, uint32_t index, zinf_input_file *ret,
-                                   zinf_error *err)
-{
-    (void)err;
-    ret->what = ""; /* its manifest tells the rest */
-    ret->fd = zinf_checkpoint_file(context, (zinf_state_array)index, &ret->bytes);
-    return ZINF_OK;
-}
-
 zinf_input zinf_input_data(const char *option, zinf_data *data)
 {
     return (zinf_input){option, 1, data_file, data};
@@ -47,11 +38,6 @@ zinf_input zinf_input_data(const char *option, zinf_data *data)
 zinf_input zinf_input_model(zinf_hf_reader *reader)
 {
     return (zinf_input){"--init", zinf_hf_n_files(reader), model_file, reader};
-}
-
-zinf_input zinf_input_checkpoint(zinf_checkpoint_reader *reader)
-{
-    return (zinf_input){"--resume", ZINF_N_STATES, checkpoint_file, reader};
 }
 
 /* ---- who has the same ---- */
@@ -124,16 +110,21 @@ static zinf_status gather(zinf_ranks *ranks, const zinf_input *input, places *p,
     return ZINF_OK;
 }
 
-static zinf_input_share share_of(const zinf_ranks *ranks, const places *p)
+/* Of the ranks that have the very same files as this one: its place among them, and how many. */
+typedef struct share {
+    uint32_t index, n;
+} share;
+
+static share share_of(const zinf_ranks *ranks, const places *p)
 {
     const uint32_t rank = ranks->collective->rank;
-    zinf_input_share share = {0};
+    share mine = {0};
 
     for (uint32_t r = 0; r < ranks->collective->n_ranks; r++) {
-        share.index += r < rank && p->where[r] == p->where[rank];
-        share.n += p->where[r] == p->where[rank];
+        mine.index += r < rank && p->where[r] == p->where[rank];
+        mine.n += p->where[r] == p->where[rank];
     }
-    return share;
+    return mine;
 }
 
 /* ---- bytes ---- */
@@ -161,7 +152,7 @@ static zinf_status hash_block(const zinf_input *input, const zinf_input_file *fi
 }
 
 /* This rank's part of the copy that it has. */
-static zinf_status hash_part(const zinf_input *input, zinf_input_share share, uint64_t *ret_sum,
+static zinf_status hash_part(const zinf_input *input, share mine, uint64_t *ret_sum,
                              zinf_error *err)
 {
     char *buffer = malloc(BLOCK_BYTES);
@@ -174,9 +165,9 @@ static zinf_status hash_part(const zinf_input *input, zinf_input_share share, ui
         if (input->file(input->context, i, &file, err))
             break;
         const uint64_t n = (file.bytes + BLOCK_BYTES - 1) / BLOCK_BYTES;
-        const uint64_t some = n / share.n, more = n % share.n;
-        const uint64_t first = share.index * some + (share.index < more ? share.index : more);
-        const uint64_t end = first + some + (share.index < more);
+        const uint64_t some = n / mine.n, more = n % mine.n;
+        const uint64_t first = mine.index * some + (mine.index < more ? mine.index : more);
+        const uint64_t end = first + some + (mine.index < more);
         for (uint64_t block = first; block < end && !err->status; block++)
             hash_block(input, &file, i, block, buffer, &sum, err);
     }
@@ -237,18 +228,6 @@ zinf_status zinf_inputs_compare(zinf_ranks *ranks, const zinf_input *input, zinf
         if (!same && !err->status)
             compare_bytes(ranks, input, &p, err);
     }
-    free_places(&p);
-    return err->status;
-}
-
-zinf_status zinf_inputs_share(zinf_ranks *ranks, const zinf_input *input,
-                              zinf_input_share *ret_share, zinf_error *err)
-{
-    places p = {0};
-
-    *ret_share = (zinf_input_share){0, 1};
-    if (ranks->collective->n_ranks > 1 && gather(ranks, input, &p, err) == ZINF_OK)
-        *ret_share = share_of(ranks, &p);
     free_places(&p);
     return err->status;
 }

@@ -1,15 +1,17 @@
-/* runtime/inputs.h - do all ranks read the same? Of what each rank opens by itself: a model, data,
- * a checkpoint.
+/* runtime/inputs.h - do all ranks read the same? Of what each rank opens by itself: a model, data.
+ * (A checkpoint's own checksums tell it.)
  *
  * Ranks that have the very same files (of one running machine, by device and inode) need not look
  * into them. Else, as with a copy on each node's own disk, the ranks that share a copy read all of
  * it once, each its part, and hashes of all bytes are compared. So the bytes count, not the names;
  * a shared filesystem costs one reading for each machine, and one machine none.
+ *
+ * A file that is changed after that is not noticed (files of models and data have no checksums). Of
+ * a model ranks cannot differ by it all the same: each weight is read once, by one of them.
  */
 #ifndef ZINF_RUNTIME_INPUTS_H
 #define ZINF_RUNTIME_INPUTS_H
 
-#include "runtime/checkpoint.h"
 #include "runtime/data.h"
 #include "runtime/hf.h"
 #include "runtime/ranks.h"
@@ -28,17 +30,9 @@ typedef struct zinf_input {
 } zinf_input;
 
 zinf_input zinf_input_data(const char *option, zinf_data *data);
-zinf_input zinf_input_model(zinf_hf_reader *reader);           /* "--init" */
-zinf_input zinf_input_checkpoint(zinf_checkpoint_reader *reader); /* "--resume" */
+zinf_input zinf_input_model(zinf_hf_reader *reader); /* "--init" */
 
 /* BAD_INPUT on every rank, with the same text, if any has other bytes than rank 0. */
 zinf_status zinf_inputs_compare(zinf_ranks *ranks, const zinf_input *input, zinf_error *err);
-
-/* Of the ranks that have the very same files as this one: its place among them, and how many. */
-typedef struct zinf_input_share {
-    uint32_t index, n;
-} zinf_input_share;
-zinf_status zinf_inputs_share(zinf_ranks *ranks, const zinf_input *input,
-                              zinf_input_share *ret_share, zinf_error *err);
 
 #endif

@@ -47,6 +47,7 @@ zinf_status zinf_session_reserve(zinf_session *s, zinf_error *err)
 /* ---- at the end ---- */
 
 typedef struct state_sink {
+    const zinf_plan *plan;
     zinf_checkpoint_writer *writer; /* NULL: none */
     zinf_hf_writer *exported;       /* NULL: none */
     zinf_params_hash *hash;
@@ -75,7 +76,15 @@ static zinf_status put_state(void *context, uint32_t tensor, zinf_state_array ar
         zinf_hf_put(sink->exported, tensor, first, n, values, sink->not_exported);
     if (sink->writer)
         return zinf_checkpoint_put(sink->writer, tensor, array, first, n, values, err);
-    return ZINF_OK;
+    if (sink->exported || sink->largest) /* which look themselves, or are told what is wrong */
+        return ZINF_OK;
+    const uint64_t fault = zinf_state_fault(array, values, n);
+    return fault == n ? ZINF_OK
+                      : zinf_fail(err, ZINF_WRONG_RESULT, "element %" PRIu64 " of \"%s\" (%s) is "
+                                  "%g: what was trained is of no use; lower the learning rate or "
+                                  "the weight decay", first + fault,
+                                  sink->plan->tensors[tensor].name, zinf_state_names[array],
+                                  (double)values[fault]);
 }
 
 /* What a failed save leaves, behind what went wrong. */
@@ -125,7 +134,8 @@ zinf_status zinf_session_keep(zinf_session *s, const char *save, zinf_error *not
     if (zinf_session_flush(s, err))
         return err->status;
     zinf_error reserving = {0};
-    state_sink sink = {.hash = s->hash, .largest = ret_largest, .not_exported = not_exported,
+    state_sink sink = {.plan = &s->plan, .hash = s->hash, .largest = ret_largest,
+                       .not_exported = not_exported,
                        .exported = not_exported ? s->exporter : NULL};
     zinf_env env = {.step = s->progress.step, .put = put_state, .state_context = &sink};
     const uint64_t start_ns = zinf_report_now_ns();

@@ -196,6 +196,12 @@ typedef struct zinf_model_info {
     uint64_t rope_original_context, qkv_bias;
 } zinf_model_info;
 
+/* A training computes with floats. Beyond the largest beta a float is too far from it: off by up to
+ * 2^-25, which is 0.3 % of 1 - beta here, and all of it at 1 - 1e-8, where the moments stand still.
+ * An epsilon below the least is soon none at all: 0 divided by 0 where a gradient is 0. */
+#define ZINF_MOST_BETA 0.99999
+#define ZINF_LEAST_EPS 1e-30
+
 typedef struct zinf_job_info {
     uint64_t sequence, global_batch, seed;
     uint64_t warmup, steps; /* of the learning-rate schedule */

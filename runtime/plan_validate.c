@@ -25,6 +25,20 @@ static bool ends(const char *text, size_t n)
     return memchr(text, 0, n) != NULL;
 }
 
+/* Names are printed: none of them may command a terminal, or be two lines of a report. */
+static bool is_text(const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if ((text[i] && (unsigned char)text[i] < ' ') || text[i] == 0x7f)
+            return false;
+    return true;
+}
+
+static bool is_name(const char *text, size_t n)
+{
+    return ends(text, n) && is_text(text, strlen(text));
+}
+
 uint64_t zinf_plan_scalar_bytes(const zinf_plan *plan)
 {
     const uint64_t least = 8 * ((uint64_t)ZINF_SCALAR_PARTIALS + plan->n_units);
@@ -75,33 +89,33 @@ static zinf_status check_fixed(const zinf_plan *plan, zinf_error *err)
         {"machine.overlap_read_write", machine->overlap_read_write, 0, 1},
         {"predicted.bound_by", plan->predicted.bound_by, 0, ZINF_N_QUEUES - 1},
     };
-    const double below_1 = 1 - DBL_EPSILON / 2;
+    /* A gpt2 has no norm_eps; 0 of a llama is refused with its model. */
+    const double least_norm_eps = model->norm_eps == 0 ? 0 : ZINF_LEAST_EPS;
+    /* name, value, least, most: of a training those of a model file, each fine as a float */
     const struct {
         const char *name;
-        double value, most; /* at least 0 */
+        double value, least, most;
     } real[] = {
-        {"job.lr", job->lr, 10}, {"job.min_lr", job->min_lr, 10},
-        {"job.beta1", job->beta1, below_1}, {"job.beta2", job->beta2, below_1},
-        {"job.eps", job->eps, 1}, {"job.clip", job->clip, 1e9},
-        {"job.weight_decay", job->weight_decay, 10},
-        {"predicted.step_s", plan->predicted.step_s, DBL_MAX},
-        {"predicted.flops_per_step", plan->predicted.flops_per_step, DBL_MAX},
-        {"predicted.hardware_flops_per_step", plan->predicted.hardware_flops_per_step, DBL_MAX},
-        {"predicted.peak_flops", plan->predicted.peak_flops, DBL_MAX},
-        {"machine.storage_core", machine->storage_core, DBL_MAX},
-        {"model.norm_eps", model->norm_eps, DBL_MAX},
-        {"model.rope_theta", model->rope_theta, DBL_MAX},
-        {"model.rope_factor", model->rope_factor, DBL_MAX},
-        {"model.rope_low_freq_factor", model->rope_low_freq_factor, DBL_MAX},
-        {"model.rope_high_freq_factor", model->rope_high_freq_factor, DBL_MAX},
+        {"job.lr", job->lr, 0, 10}, {"job.min_lr", job->min_lr, 0, 10},
+        {"job.beta1", job->beta1, 0, ZINF_MOST_BETA}, {"job.beta2", job->beta2, 0, ZINF_MOST_BETA},
+        {"job.eps", job->eps, ZINF_LEAST_EPS, 1}, {"job.clip", job->clip, 0, 1e9},
+        {"job.weight_decay", job->weight_decay, 0, 10},
+        {"predicted.step_s", plan->predicted.step_s, 0, DBL_MAX},
+        {"predicted.flops_per_step", plan->predicted.flops_per_step, 0, DBL_MAX},
+        {"predicted.hardware_flops_per_step", plan->predicted.hardware_flops_per_step, 0, DBL_MAX},
+        {"predicted.peak_flops", plan->predicted.peak_flops, 0, DBL_MAX},
+        {"machine.storage_core", machine->storage_core, 0, DBL_MAX},
+        {"model.norm_eps", model->norm_eps, least_norm_eps, 1},
+        {"model.rope_theta", model->rope_theta, 0, 1e12},
+        {"model.rope_factor", model->rope_factor, 0, 1e6},
+        {"model.rope_low_freq_factor", model->rope_low_freq_factor, 0, 1e6},
+        {"model.rope_high_freq_factor", model->rope_high_freq_factor, 0, 1e6},
     };
 
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
         if (whole[i].value < whole[i].least || whole[i].value > whole[i].most)
             return REFUSE("%s is %" PRIu64 ", allowed are %" PRIu64 " to %" PRIu64,
                           whole[i].name, whole[i].value, whole[i].least, whole[i].most);
-    if (job->eps == 0)
-        return REFUSE("job.eps is 0: an update would divide 0 by 0 where a gradient is 0");
     if (decisions->optimizer_time == ZINF_IN_BACKWARD && job->clip > 0)
         return REFUSE("decisions.optimizer_time is in backward, and job.clip is %g: no unit may be "
                       "updated before the norm of all is known", job->clip);
@@ -110,9 +124,9 @@ static zinf_status check_fixed(const zinf_plan *plan, zinf_error *err)
         return REFUSE("units that one rank owns are not supported together with vertical order or "
                       "updates in the next forward");
     for (size_t i = 0; i < sizeof real / sizeof *real; i++)
-        if (!(real[i].value >= 0) || !(real[i].value <= real[i].most))
-            return REFUSE("%s is %g, it must be a number from 0 to %g", real[i].name,
-                          real[i].value, real[i].most);
+        if (!(real[i].value >= real[i].least) || !(real[i].value <= real[i].most))
+            return REFUSE("%s is %.9g, it must be a number from %g to %g", real[i].name,
+                          real[i].value, real[i].least, real[i].most);
     for (int i = 0; i < ZINF_N_CLASSES; i++)
         if (decisions->tier[i] > ZINF_TIER_NVME)
             return REFUSE("the tier of class %s is %" PRIu32 ", the last tier is %d",
@@ -150,10 +164,11 @@ static zinf_status check_fixed(const zinf_plan *plan, zinf_error *err)
         return REFUSE("io_depth %" PRIu32 " and io_block_bytes %" PRIu64 ": the depth must be 1 "
                       "to 1024, the block a multiple of %d, at most 1 GiB", decisions->io_depth,
                       decisions->io_block_bytes, ZINF_PAGE);
-    if (!ends(model->name, sizeof model->name) || !ends(model->family, sizeof model->family) ||
-        !ends(machine->cluster, sizeof machine->cluster) ||
-        !ends(machine->backend, sizeof machine->backend))
-        return REFUSE("a name does not end");
+    if (!is_name(model->name, sizeof model->name) ||
+        !is_name(model->family, sizeof model->family) ||
+        !is_name(machine->cluster, sizeof machine->cluster) ||
+        !is_name(machine->backend, sizeof machine->backend))
+        return REFUSE("a name does not end or has control characters");
     return ZINF_OK;
 }
 
@@ -162,13 +177,16 @@ static zinf_status check_strings(const zinf_plan *plan, zinf_error *err)
     if (plan->n_strings == 0 || plan->strings[0] != 0 ||
         plan->strings[plan->n_strings - 1] != 0)
         return REFUSE("the strings do not begin with an empty one and end with NUL");
+    if (!is_text(plan->strings, plan->n_strings))
+        return REFUSE("the strings have control characters");
     for (uint32_t i = 0; i < plan->n_values; i++)
         if (plan->values[i] >= plan->n_strings)
             return REFUSE("value %" PRIu32 " is named by string %" PRIu32 " of %" PRIu32, i,
                           plan->values[i], plan->n_strings);
     for (uint32_t i = 0; i < plan->n_items; i++)
-        if (!ends(plan->items[i].name, ZINF_NAME_BYTES) || plan->items[i].tier >= ZINF_N_TIERS)
-            return REFUSE("item %" PRIu32 " has no ending name or no tier", i);
+        if (!is_name(plan->items[i].name, ZINF_NAME_BYTES) || plan->items[i].tier >= ZINF_N_TIERS)
+            return REFUSE("item %" PRIu32 " has no ending name or no tier, or its name has control "
+                          "characters", i);
     return ZINF_OK;
 }
 
@@ -299,8 +317,9 @@ static zinf_status check_units(const zinf_plan *plan, zinf_error *err)
     for (uint32_t i = 0; i < plan->n_tensors; i++) {
         const zinf_tensor *tensor = &plan->tensors[i];
         uint64_t elems;
-        if (!ends(tensor->name, ZINF_NAME_BYTES))
-            return REFUSE("the name of tensor %" PRIu32 " does not end", i);
+        if (!is_name(tensor->name, ZINF_NAME_BYTES))
+            return REFUSE("the name of tensor %" PRIu32 " does not end or has control characters",
+                          i);
         if (tensor->rows == 0 || tensor->cols == 0 ||
             __builtin_mul_overflow(tensor->rows, tensor->cols, &elems) || elems > MOST_SIZE / 64)
             return REFUSE("tensor \"%s\" is [%" PRIu64 "][%" PRIu64 "]", tensor->name,
@@ -318,8 +337,9 @@ static zinf_status check_units(const zinf_plan *plan, zinf_error *err)
     }
     for (uint32_t i = 0; i < plan->n_units; i++) {
         const zinf_unit *unit = &plan->units[i];
-        if (!ends(unit->name, ZINF_NAME_BYTES))
-            return REFUSE("the name of unit %" PRIu32 " does not end", i);
+        if (!is_name(unit->name, ZINF_NAME_BYTES))
+            return REFUSE("the name of unit %" PRIu32 " does not end or has control characters",
+                          i);
         if (unit->first_part != part || unit->n_parts > plan->n_parts - part)
             return REFUSE("unit \"%s\": its parts do not follow its predecessor's", unit->name);
         part += unit->n_parts;

@@ -77,6 +77,7 @@ void zinf_progress_step(zinf_progress_line *line, const zinf_step_report *step, 
 
 void zinf_progress_say(zinf_progress_line *line, const char *format, ...)
 {
+    char text[6000]; /* a path or two, and the sentence */
     va_list args;
 
     if (line->silent)
@@ -85,9 +86,10 @@ void zinf_progress_say(zinf_progress_line *line, const char *format, ...)
         fputc('\n', stderr);
     line->open = false;
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    fputc('\n', stderr);
+    zinf_plain_text(text);
+    fprintf(stderr, "%s\n", text);
 }
 
 /* ---- log ---- */

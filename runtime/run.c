@@ -339,27 +339,14 @@ static zinf_status continue_log(zinf_session *s, zinf_error *err)
     return ZINF_OK;
 }
 
-/* Each copy of it is read once, by all ranks that have that one. */
-static zinf_status check_checkpoint(zinf_session *s, zinf_checkpoint_reader *reader,
-                                    zinf_error *err)
-{
-    const zinf_ranks_fact fact = {"checkpoint to resume", zinf_checkpoint_identity(reader)};
-    const zinf_input input = zinf_input_checkpoint(reader);
-    zinf_input_share share;
-
-    if (zinf_ranks_compare(s->ranks, &fact, 1, err) ||
-        zinf_inputs_share(s->ranks, &input, &share, err))
-        return err->status;
-    zinf_checkpoint_check(reader, share.index, share.n, err);
-    return zinf_ranks_together(s->ranks, err);
-}
-
 static zinf_status open_checkpoint(zinf_session *s, zinf_checkpoint_reader **ret_reader,
                                    zinf_error *err)
 {
     zinf_checkpoint_open(s->options->resume, &s->plan, ret_reader, &s->progress, err);
-    if (zinf_ranks_together(s->ranks, err) || check_checkpoint(s, *ret_reader, err) ||
-        zinf_session_reserve(s, err) || continue_log(s, err))
+    if (zinf_ranks_together(s->ranks, err))
+        return err->status;
+    const zinf_ranks_fact fact = {"checkpoint to resume", zinf_checkpoint_identity(*ret_reader)};
+    if (zinf_ranks_compare(s->ranks, &fact, 1, err) || zinf_session_reserve(s, err))
         return err->status;
     if (s->progress.seed != s->plan.job.seed)
         zinf_progress_say(&s->line, "zinf-run: warning: the checkpoint was trained with seed %"
@@ -368,6 +355,22 @@ static zinf_status open_checkpoint(zinf_session *s, zinf_checkpoint_reader **ret
     s->progress.seed = s->plan.job.seed;
     s->progress.plan_hash = s->plan.hash;
     return open_data(s, err);
+}
+
+/* The ranks have read every state once, each its part. */
+static zinf_status check_checkpoint(zinf_session *s, zinf_checkpoint_reader *reader,
+                                    zinf_error *err)
+{
+    uint32_t n;
+    uint64_t *taken = zinf_checkpoint_taken(reader, &n);
+
+    if (zinf_ranks_add(s->ranks, taken, n, err))
+        return err->status;
+    zinf_checkpoint_check(reader, s->ranks->collective->n_ranks, err);
+    if (zinf_ranks_together(s->ranks, err))
+        return err->status;
+    continue_log(s, err); /* not before: it drops rows */
+    return zinf_ranks_together(s->ranks, err);
 }
 
 /* Fresh weights, a pretrained model's, or a checkpoint's; the same on every rank, or on none. */
@@ -389,7 +392,8 @@ static zinf_status begin(zinf_session *s, zinf_error *err)
         env.step = s->progress.step;
         zinf_executor_run(s->executor, resume || pretrained ? ZINF_PROGRAM_LOAD
                                                             : ZINF_PROGRAM_INIT, &env, err);
-        zinf_ranks_together(s->ranks, err);
+        if (zinf_ranks_together(s->ranks, err) == ZINF_OK && resume)
+            check_checkpoint(s, reader, err);
     }
     zinf_checkpoint_close(reader);
     zinf_hf_close(pretrained);

@@ -96,6 +96,19 @@ static zinf_status check_directory(const char *directory, zinf_error *err)
     return ZINF_OK;
 }
 
+/* A run takes the lock before it creates the file and removes the file before the lock, so that one
+ * that was killed has left both: a file alone is not ours. */
+static zinf_status check_foreign(const zinf_storage *s, zinf_error *err)
+{
+    struct stat st;
+
+    if (lstat(s->path, &st) || !lstat(s->lock_path, &st) || lstat(s->path, &st))
+        return ZINF_OK; /* the last: unless a run was just ending */
+    return zinf_fail(err, ZINF_BAD_INPUT, "storage: \"%s\" is there, and no run has left it (there "
+                     "would be its lock \"%s\"); move it away if you want to keep it, remove it, "
+                     "or use another directory", s->path, s->lock_path);
+}
+
 static zinf_status create_file(zinf_storage *s, const char *directory, char ret_warning[256],
                                zinf_error *err)
 {
@@ -216,7 +229,7 @@ zinf_status zinf_storage_open_with(const char *directory, uint32_t rank, uint64_
     }
     memcpy(s->lock_path, s->path, (size_t)n - 4);
     memcpy(s->lock_path + n - 4, "lock", 5);
-    if ((!s->ops && choose_engine(s, err)) ||
+    if ((!s->ops && choose_engine(s, err)) || check_foreign(s, err) ||
         zinf_lock_file_take(AT_FDCWD, s->lock_path, "storage", s->path, &s->lock_fd, err) ||
         create_file(s, directory, ret_warning, err) || reserve(s, ret_warning, err))
         goto out;

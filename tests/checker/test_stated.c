@@ -70,21 +70,26 @@ static void every_bound_of_a_whole_number_is_kept(void)
 static const struct {
     const char *word;
     size_t at, size;
-    double above;
+    double above, below;
 } reals[] = {
-    {AT(job, lr), 10.1}, {AT(job, min_lr), 10.1}, {AT(job, beta1), 1}, {AT(job, beta2), 1},
-    {AT(job, eps), 1.1}, {AT(job, clip), 1.1e9}, {AT(job, weight_decay), 10.1},
-    {AT(predicted, step_s), INFINITY}, {AT(predicted, flops_per_step), INFINITY},
-    {AT(predicted, hardware_flops_per_step), INFINITY}, {AT(predicted, peak_flops), INFINITY},
-    {AT(machine, storage_core), INFINITY}, {AT(model, norm_eps), INFINITY},
-    {AT(model, rope_theta), INFINITY}, {AT(model, rope_factor), INFINITY},
-    {AT(model, rope_low_freq_factor), INFINITY}, {AT(model, rope_high_freq_factor), INFINITY},
+    {AT(job, lr), 10.1, -DBL_MIN}, {AT(job, min_lr), 10.1, -DBL_MIN},
+    {AT(job, beta1), 0.99999999, -DBL_MIN}, {AT(job, beta2), 0.9999901, -DBL_MIN},
+    {AT(job, eps), 1.1, 5e-309}, {AT(job, eps), INFINITY, 0.9e-30},
+    {AT(job, clip), 1.1e9, -DBL_MIN}, {AT(job, weight_decay), 10.1, -DBL_MIN},
+    {AT(predicted, step_s), INFINITY, -DBL_MIN},
+    {AT(predicted, flops_per_step), INFINITY, -DBL_MIN},
+    {AT(predicted, hardware_flops_per_step), INFINITY, -DBL_MIN},
+    {AT(predicted, peak_flops), INFINITY, -DBL_MIN},
+    {AT(machine, storage_core), INFINITY, -DBL_MIN}, {AT(model, norm_eps), 1.1, 1e-300},
+    {AT(model, rope_theta), 1.1e12, -DBL_MIN}, {AT(model, rope_factor), 1.1e6, -DBL_MIN},
+    {AT(model, rope_low_freq_factor), 1.1e6, -DBL_MIN},
+    {AT(model, rope_high_freq_factor), 1.1e6, -DBL_MIN},
 };
 
 static void every_bound_of_a_real_number_is_kept(void)
 {
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) {
-        const double values[] = {reals[i].above, -DBL_MIN, NAN};
+        const double values[] = {reals[i].above, reals[i].below, NAN};
         for (int k = 0; k < 3; k++) {
             uint64_t bits;
             memcpy(&bits, &values[k], sizeof bits);

@@ -345,7 +345,18 @@ static void an_unreadable_file_names_the_reason(void)
     CHECK(!strcmp(err.text, "cannot open \"/nonexistent/m.yaml\": No such file or directory"));
     err = (zinf_error){0};
     CHECK(zinf_cluster_read("/", &(zinf_cluster){0}, &err) == ZINF_BAD_INPUT);
-    CHECK(!strcmp(err.text, "cannot read \"/\": Is a directory"));
+    CHECK(!strcmp(err.text, "\"/\" is not a regular file"));
+    char folder[] = "/tmp/zinf-spec-XXXXXX", pipe_path[40];
+    CHECK(mkdtemp(folder));
+    snprintf(pipe_path, sizeof pipe_path, "%s/pipe", folder);
+    CHECK(mkfifo(pipe_path, 0600) == 0);
+    err = (zinf_error){0};
+    alarm(60); /* nobody writes into it */
+    CHECK(zinf_model_read(pipe_path, NULL, &m, NULL, &err) == ZINF_BAD_INPUT);
+    alarm(0);
+    unlink(pipe_path);
+    rmdir(folder);
+    CHECK_MESSAGE(strstr(err.text, "is not a regular file"), "%s", err.text);
 }
 
 static void a_huge_file_is_refused_unread(void)

@@ -153,6 +153,11 @@ static void open_cluster(zinf_plan *p)
 {
     memset(p->machine.cluster, 'x', sizeof p->machine.cluster);
 }
+static void colored_backend(zinf_plan *p) { strcpy(p->machine.backend, "\033[31m"); }
+static void colored_model(zinf_plan *p) { strcpy(p->model.name, "\033[31m"); }
+static void colored_tensor(zinf_plan *p) { strcpy(p->tensors[0].name, "a\x7f"); }
+static void colored_unit(zinf_plan *p) { strcpy(p->units[0].name, "a\nb"); }
+static void colored_string(zinf_plan *p) { p->strings[p->n_strings - 2] = '\033'; }
 static void early_with_clip(zinf_plan *p) { p->decisions.optimizer_time = ZINF_IN_BACKWARD; }
 static void nan_cost(zinf_plan *p) { p->instrs[0].cost_ns = 0.0 / 0.0; }
 static void huge_lr(zinf_plan *p) { p->job.lr = 1e308; }
@@ -217,6 +222,11 @@ static void each_broken_rule_is_named(void)
         {"open_name", open_name, "does not end"},
         {"open_tensor", open_tensor, "the name of tensor 0 does not end"},
         {"open_cluster", open_cluster, "a name does not end"},
+        {"colored_backend", colored_backend, "a name does not end or has control characters"},
+        {"colored_model", colored_model, "a name does not end or has control characters"},
+        {"colored_tensor", colored_tensor, "the name of tensor 0 does not end or has control"},
+        {"colored_unit", colored_unit, "the name of unit 0 does not end or has control"},
+        {"colored_string", colored_string, "the strings have control characters"},
         {"early_with_clip", early_with_clip, "no unit may be updated before the norm"},
         {"nan_cost", nan_cost, "costs"},
         {"huge_lr", huge_lr, "job.lr is 1e+308, it must be a number from 0 to 10"},

@@ -1,7 +1,7 @@
 # tests/safety/checkpoints.py - checkpoints through the commands: what a wrong restore looks like,
 # damage of every kind, disks that fill up, signals, and directories in unusual places. Each
 # mishap is one line on standard error, an exit code, and the checkpoints that were there.
-# argv: zinf-plan, zinf-run. tests/e2e/resume.py has the honest ways to resume.
+# argv: zinf-plan, zinf-run, flip_read.so. tests/e2e/resume.py has the honest ways to resume.
 import json
 import os
 import random
@@ -41,6 +41,7 @@ def saved(steps=3, every=1):
 
 
 BASE = saved()
+LOG = b"".join(b'{"step": %d, "loss": 1.0}\n' % step for step in range(1, 6))
 
 
 def copied():
@@ -171,6 +172,33 @@ def a_flipped_bit_in_any_file_is_refused():
             overwrite(path, data)
             refused(resume(folder), folder, folder)
         goes_on_from_step_2(folder)
+
+
+def a_bit_that_flips_in_any_reading_is_noticed():
+    """Whatever is read once more than it is checked would be used with the bit flipped."""
+    if len(sys.argv) < 4:
+        raise lib.tap.Skip("nothing can be preloaded under a sanitizer")
+    for plan in PLAN, ON_NVME:
+        n, flipped = 0, True
+        while flipped:
+            log = lab.file("log", LOG)
+            disk = lab.path("disk")
+            os.mkdir(disk)
+            before = tree(BASE)
+            done = lab.call(lab.run_command, plan, "--data", TEXT, "--nvme", disk, "--log", log,
+                            "--resume", BASE, code=(0, 2),
+                            env={"LD_PRELOAD": sys.argv[3], "ZINF_FLIP_AT": str(n)})
+            flipped = "flipped here" in done.stderr
+            assert tree(BASE) == before
+            if not flipped:
+                assert done.returncode == 0, done.stderr
+            else:
+                assert done.returncode == 2, f"reading {n} is used unchecked"
+                said = done.stderr.splitlines()
+                assert len(said) == 2 and BASE in said[1] and ".safetensors" in said[1], said
+                assert contents(log) == LOG, "the log of a run that does not go on was changed"
+            n += 7
+        assert n > 8 * 7, f"only {n} readings were tried"
 
 
 def a_truncated_or_longer_file_is_refused():
@@ -632,6 +660,7 @@ lib.main(lab, [
     a_checkpoint_written_again_unchanged_is_the_same,
     a_restore_that_is_slightly_wrong_is_told_from_a_right_one,
     a_state_that_is_not_finite_is_refused, a_flipped_bit_in_any_file_is_refused,
+    a_bit_that_flips_in_any_reading_is_noticed,
     a_truncated_or_longer_file_is_refused, a_missing_file_is_named,
     files_of_another_step_do_not_mix, a_checkpoint_of_another_model_is_refused,
     a_latest_that_leads_nowhere_is_named,

@@ -213,6 +213,22 @@ def skip_is_refused_where_no_step_can_be_left_out():
     lab.run(plan, "--steps", "2")
 
 
+def weights_that_overflow_without_a_gradient_are_noticed_whatever_is_kept():
+    # No sequence reaches the last positions: loss and norm are fine when decay makes one infinite.
+    model, folder = {**MODEL, "context": 24, "sequence": 16}, lab.path("saved")
+    lab.run(lab.plan(model, PLACES["device"]), "--steps", "2", save=folder)
+    stored = Stored(folder)
+    stored.state["master"]["transformer.wpe.weight"][-1] = 3e38
+    stored.write()
+    last = len(stored.state["master"]["transformer.wpe.weight"]) - 1
+    plan = lab.plan({**model, "lr": 0.3, "weight_decay": 10, "warmup": 0}, PLACES["nvme"])
+    for keep in (), ("--save", lab.path("other")), ("--export", lab.path("exported")):
+        done, rows = go_on(plan, folder, "--steps", "3", *keep)
+        text = done.stderr.splitlines()[-1]
+        assert f'element {last} of "transformer.wpe.weight"' in text, (keep, done.stderr)
+        assert rows[0]["loss"] is not None and "stays" not in text, text
+
+
 def a_training_that_is_fine_does_not_notice_the_option():
     plan = lab.plan(MODEL, PLACES["nvme"])
     runs = [lab.run(plan, "--steps", "3", *more)
@@ -230,4 +246,5 @@ lib.main(lab, [
     a_gradient_found_wrong_inside_backward_ends_the_run_and_nothing_is_saved,
     a_wrong_loss_leaves_out_every_update_inside_backward,
     skip_is_refused_where_no_step_can_be_left_out,
+    weights_that_overflow_without_a_gradient_are_noticed_whatever_is_kept,
     a_training_that_is_fine_does_not_notice_the_option])

@@ -360,6 +360,27 @@ static void close_leaves_nothing_behind(void)
     CHECK(n == 0);
 }
 
+static void a_file_that_no_run_has_left_is_not_replaced(void)
+{
+    const zinf_storage_options options = {ZINF_ENGINE_THREADS, PAGE, 4};
+    char path[300], text[8] = "";
+    zinf_storage *s = NULL;
+
+    snprintf(path, sizeof path, "%s/zinf-rank0.nvme", directory);
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
+    CHECK(fd >= 0 && write(fd, "mine", 4) == 4);
+    clear();
+    CHECK(zinf_storage_open(directory, 0, PAGE, &options, &s, warning, &err) == ZINF_BAD_INPUT);
+    CHECK(contains(path) && contains("no run has left it"));
+    close(fd);
+    fd = open(path, O_RDONLY);
+    CHECK(fd >= 0 && read(fd, text, 4) == 4 && !strcmp(text, "mine"));
+    close(fd);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/zinf-rank0.lock", directory);
+    CHECK(access(path, F_OK));
+}
+
 static void the_file_of_a_killed_run_is_replaced(void)
 {
     int ready[2], status;
@@ -810,6 +831,7 @@ int main(void)
     RUN(a_second_run_is_refused_by_the_pid_of_the_first);
     RUN(a_lock_is_worth_nothing_once_its_file_is_removed);
     RUN(close_leaves_nothing_behind);
+    RUN(a_file_that_no_run_has_left_is_not_replaced);
     RUN(the_file_of_a_killed_run_is_replaced);
     RUN(a_bad_directory_or_option_is_one_clear_sentence);
     RUN(a_full_disk_is_refused_with_needed_and_free_bytes);
