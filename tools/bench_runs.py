@@ -60,6 +60,13 @@ class Machine:
                 ["--device-memory", device] if device else [])
         return self.clusters[device]
 
+    def limited(self, memory):
+        """This machine's cluster file, of which a plan may take so much in all."""
+        with open(self.cluster()) as file:
+            text = re.sub(r"(?m)^(  host:\n    memory: ).*\n    reserve: .*$",
+                          r"\g<1>%s\n    reserve: 0 B" % memory, file.read())
+        return self.file("cluster-%s.yaml" % memory.replace(" ", ""), text)
+
     def probe(self, name, more=()):
         path = os.path.join(self.dir, name)
         self.call([self.program("zinf-probe"), "-o", path, "--nvme", self.dir, *more],
@@ -245,20 +252,25 @@ def predict(m):
 
 
 def offload(m):
-    """step with states on nvme and a small device, to the step in memory or the bound"""
+    """step with states on nvme, to the step in memory or the bound; and with 1/8 of the states"""
     model = m.model("gpt2-124m", 512, 16)
-    plan, _ = m.plan(model, m.cluster(), DEVICE + ["micro_batch=4", "checkpoint_interval=1"])
-    memory = statistics.median(step_times(m.run(plan, m.options.steps)[0]))
-    plan, told = m.plan(model, m.cluster(), STORED + ["micro_batch=4", "checkpoint_interval=1"])
-    rows, summary = m.run(plan, m.options.steps)
-    times = step_times(rows)
-    queues = {name: busy["measured_s"] for name, busy in summary["queues"].items()}
-    storage = queues["read"] + queues["write"]
-    bound = max(memory, storage)
-    report(m.options, "offload", bound / statistics.median(times), "ratio",
-           "max(%.3f s in memory, %.3f s of storage); device %.2f of the states" %
-           (memory, storage, told["memory"]["device"]["planned_bytes"] /
-            (20.0 * told["model"]["params"])), spread_of(times))
+    pins = ["micro_batch=4", "checkpoint_interval=1"]
+    states = 20.0 * m.plan(model, m.cluster(), DEVICE + pins)[1]["model"]["params"]
+    for name, cluster in (("offload", m.cluster()),
+                          ("offload/eighth", m.limited("%d B" % (states / 8)))):
+        stored, told = m.plan(model, cluster, STORED + pins)
+        tiles = ["tiles.%s=%d" % tile for tile in told["decisions"]["tiles"].items()]
+        plan, _ = m.plan(model, m.cluster(), DEVICE + pins + tiles)
+        memory = statistics.median(step_times(m.run(plan, m.options.steps)[0]))
+        rows, summary = m.run(stored, m.options.steps)
+        times = step_times(rows)
+        queues = {queue: busy["measured_s"] for queue, busy in summary["queues"].items()}
+        storage = queues["read"] + queues["write"]
+        report(m.options, name, max(memory, storage) / statistics.median(times), "ratio",
+               "max(%.3f s in memory, %.3f s of storage); device %.3f of the states; predicted "
+               "%.3f of the step" %
+               (memory, storage, told["memory"]["device"]["planned_bytes"] / states,
+                told["predicted"]["step_s"] / statistics.median(times)), spread_of(times))
 
 
 def overlap(m):
@@ -428,13 +440,9 @@ def plan(m):
 
 def xl(m):
     """three steps of GPT-2 XL, all states on nvme, in 6 GiB: MFU, prediction, resident memory"""
-    with open(m.cluster()) as file:
-        text = file.read()
-    text = re.sub(r"(?m)^(  host:\n    memory: ).*\n    reserve: .*$", r"\g<1>6 GiB\n    reserve: 0 B",
-                  text)
     # so many layers do not bear the 6e-4 of the others: the loss rises in the second step
     path, told = m.plan(m.model("gpt2-xl", 1024, 8, lr="5e-5", layers=48, hidden=1600, heads=25),
-                        m.file("cluster-6GiB.yaml", text), STORED)
+                        m.limited("6 GiB"), STORED)
     rows, summary = m.run(path, 3)
     report(m.options, "xl/mfu", statistics.median(row["mfu"] for row in rows), "ratio",
            "the GEMM rate that zinf-probe measured")
