@@ -26,6 +26,8 @@ typedef struct place {
 typedef struct shard {
     char *name; /* in the directory */
     uint64_t bytes;
+    bool seen;
+    struct stat first; /* as it was seen first */
 } shard;
 
 struct zinf_hf_reader {
@@ -87,6 +89,21 @@ static zinf_status open_file(const char *path, int *ret_fd, uint64_t *ret_bytes,
     return ZINF_OK;
 }
 
+/* Another file, or one that was written to, would make a mixture of two models. */
+static zinf_status check_same(const zinf_hf_reader *r, zinf_error *err)
+{
+    const shard *s = &r->shards[r->open_shard];
+    struct stat now;
+
+    if (fstat(r->fd, &now) == 0 && now.st_dev == s->first.st_dev &&
+        now.st_ino == s->first.st_ino && now.st_size == s->first.st_size &&
+        now.st_mtim.tv_sec == s->first.st_mtim.tv_sec &&
+        now.st_mtim.tv_nsec == s->first.st_mtim.tv_nsec)
+        return ZINF_OK;
+    return refuse(r, err, "\"%.200s\" changed while in use (another file, or written to); "
+                  "leave it alone until the run has begun", s->name);
+}
+
 static zinf_status use_shard(zinf_hf_reader *r, uint32_t index, zinf_error *err)
 {
     char *path = NULL;
@@ -100,11 +117,14 @@ static zinf_status use_shard(zinf_hf_reader *r, uint32_t index, zinf_error *err)
     if (path_of(r, r->shards[index].name, &path, err) || open_file(path, &r->fd, &bytes, err))
         goto out;
     r->open_shard = index;
-    if (!r->shards[index].bytes)
-        r->shards[index].bytes = bytes; /* the first time */
-    else if (bytes != r->shards[index].bytes)
-        zinf_fail(err, ZINF_BAD_INPUT, "\"%.400s\" has %" PRIu64 " bytes, and had %" PRIu64
-                  " before: it changed while in use", path, bytes, r->shards[index].bytes);
+    if (!r->shards[index].seen) {
+        r->shards[index].seen = true;
+        r->shards[index].bytes = bytes;
+        if (fstat(r->fd, &r->shards[index].first))
+            refuse(r, err, "\"%.200s\": %s", r->shards[index].name, strerror(errno));
+    }
+    if (!err->status)
+        check_same(r, err);
 out:
     free(path);
     return err->status;
@@ -113,8 +133,10 @@ out:
 static zinf_status read_at(zinf_hf_reader *r, void *ret_bytes, uint64_t n, uint64_t offset,
                            zinf_error *err)
 {
-    return zinf_read_all(r->fd, ret_bytes, n, offset, r->directory, r->shards[r->open_shard].name,
-                         err);
+    if (zinf_read_all(r->fd, ret_bytes, n, offset, r->directory, r->shards[r->open_shard].name,
+                      err))
+        return err->status;
+    return check_same(r, err);
 }
 
 /* ---- names ---- */
