@@ -486,7 +486,8 @@ void zinf_store_grad(zinf_lowering *l, uint32_t unit, zinf_view grad, bool secon
                          layer, unit,
                          zinf_build_string(l->b, "%s norm", l->b->plan->units[unit].name), NULL,
                          (zinf_view[]){sum, zinf_scalars(l, ZINF_SCALAR_PARTIALS + unit, 1)}, 2);
-    if (last_use && (l->updating || (l->update[unit].brought && is_last(l)))) {
+    const bool brought = l->update[unit].chunk.buffer != ZINF_NONE; /* while backward goes on */
+    if (last_use && (l->updating || (brought && is_last(l)))) {
         zinf_begin_update(l, unit, sum); /* the region is not needed any more */
         if (l->updating)
             zinf_finish_updates(l, l->d->prefetch_read, zinf_absent);

@@ -48,9 +48,10 @@ typedef struct zinf_block_acts {
 } zinf_block_acts;
 
 typedef struct zinf_update_unit {
-    zinf_view grad, chunk;
+    zinf_view grad;
+    zinf_view chunk;  /* its states where they are updated, or absent */
     zinf_view fresh;  /* the parameters where they were updated, until they are fetched */
-    bool brought, begun, due; /* its states, for now; it, in this program; it is in dues */
+    bool begun, due;  /* in this program; it is in dues */
 } zinf_update_unit;
 
 /* In the step that begins with the updates of the one before: the first stage that uses a unit. */

@@ -72,7 +72,6 @@ void zinf_bring_states(zinf_lowering *l, uint32_t unit)
     l->update[unit].chunk = zinf_move_view(l, unit, l->b->plan->units[unit].layer, text,
                                            zinf_optimizer_region(l, unit), update_tier(l),
                                            zinf_absent);
-    l->update[unit].brought = true;
 }
 
 /* And its gradient. */
@@ -83,7 +82,7 @@ void zinf_begin_update(zinf_lowering *l, uint32_t unit, zinf_view grad)
     snprintf(text, sizeof text, "%s grad", l->b->plan->units[unit].name);
     l->update[unit].grad = zinf_move_view(l, unit, l->b->plan->units[unit].layer, text, grad,
                                           update_tier(l), zinf_absent);
-    if (!l->update[unit].brought)
+    if (l->update[unit].chunk.buffer == ZINF_NONE)
         zinf_bring_states(l, unit);
     l->update[unit].begun = true;
     l->begun[l->n_begun++] = unit;
@@ -110,7 +109,7 @@ static void finish_update(zinf_lowering *l, uint32_t unit, zinf_view clip)
     snprintf(text, sizeof text, "%s param", u->name);
     if (param.buffer != region.buffer)
         zinf_move_view(l, unit, layer, text, param, zinf_view_tier(l, region), region);
-    l->update[unit].brought = false;
+    l->update[unit].chunk = zinf_absent;
     if (l->update[unit].due)
         l->update[unit].fresh = param;
 }
@@ -160,7 +159,7 @@ static void update_units(zinf_lowering *l, zinf_view clip)
 void zinf_forget_updates(zinf_lowering *l)
 {
     for (uint32_t u = 0; u < l->b->plan->n_units; u++)
-        l->update[u] = (zinf_update_unit){.fresh = zinf_absent};
+        l->update[u] = (zinf_update_unit){.chunk = zinf_absent, .fresh = zinf_absent};
     l->n_begun = l->n_updated = l->n_dues = 0;
 }
 
