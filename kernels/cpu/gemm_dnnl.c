@@ -12,6 +12,7 @@
  * (512 with AMX) gave equal bits everywhere in fp32, but cost a factor of 2 in fp32 and 4 in bf16
  * (pieces of a long k lie apart), so it is not done.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -91,14 +92,21 @@ static zinf_gemm_desc describe_piece(zinf_gemm *gemm, bool last_m, bool last_n)
 
 /* oneDNN's older kernels, which it has for a vector, or on an older CPU, in place of its brgemm,
  * are slower than gemm.c, their bits depend on the shape even for a short k, and a vector's take
- * megabytes that no scratch pad shows. */
-static bool is_brgemm(const zinf_matmul *matmul)
+ * megabytes that no scratch pad shows: ENOTSUP. */
+static int create_brgemm(const zinf_gemm_desc *desc, int n_threads, zinf_matmul **ret_matmul,
+                         size_t *ret_scratch_bytes)
 {
-    return matmul && !strncmp(zinf_matmul_describe(matmul), "brg", 3);
+    const int code = zinf_matmul_create(desc, n_threads, ret_matmul, ret_scratch_bytes);
+
+    if (code || !strncmp(zinf_matmul_describe(*ret_matmul), "brg", 3))
+        return code;
+    zinf_matmul_destroy(*ret_matmul);
+    *ret_matmul = NULL;
+    return ENOTSUP;
 }
 
-/* Creates a primitive for every size of piece that the steps lead to. False if one is lacking. */
-static bool create_pieces(zinf_gemm *gemm, size_t *ret_scratch_bytes)
+/* Creates a primitive for every size of piece that the steps lead to: 0, ENOMEM or ENOTSUP. */
+static int create_pieces(zinf_gemm *gemm, size_t *ret_scratch_bytes)
 {
     const zinf_gemm_desc *d = &gemm->desc;
 
@@ -109,50 +117,51 @@ static bool create_pieces(zinf_gemm *gemm, size_t *ret_scratch_bytes)
 
         if (!piece.m || !piece.n || piece.m > d->m || piece.n > d->n)
             continue;
-        zinf_matmul *matmul = zinf_matmul_create(&piece, gemm->n_threads, &bytes);
-        gemm->piece[i >> 1][i & 1] = matmul;
-        if (!is_brgemm(matmul)) {
+        const int code = create_brgemm(&piece, gemm->n_threads, &gemm->piece[i >> 1][i & 1],
+                                       &bytes);
+        if (code) {
             release_pieces(gemm);
-            return false;
+            return code;
         }
         *ret_scratch_bytes = bytes > *ret_scratch_bytes ? bytes : *ret_scratch_bytes;
     }
     *ret_scratch_bytes += gemm->a_bytes + gemm->b_bytes + gemm->c_bytes;
-    return true;
+    return 0;
 }
 
-/* Whether oneDNN has its brgemm for these types on this CPU (or below ONEDNN_MAX_CPU_ISA). */
-static bool has_brgemm(const zinf_gemm *gemm)
+/* Whether oneDNN has its brgemm for these types on this CPU (or below ONEDNN_MAX_CPU_ISA): 0,
+ * ENOMEM or ENOTSUP. */
+static int find_brgemm(const zinf_gemm *gemm)
 {
     const zinf_gemm_desc probe = {.m = 64, .n = 64, .k = 64, .lda = 64, .ldb = 64, .ldc = 64,
                                   .ab_dtype = gemm->desc.ab_dtype, .c_dtype = gemm->desc.c_dtype};
     size_t bytes;
-    zinf_matmul *matmul = zinf_matmul_create(&probe, gemm->n_threads, &bytes);
-    const bool yes = is_brgemm(matmul);
+    zinf_matmul *matmul;
+    const int code = create_brgemm(&probe, gemm->n_threads, &matmul, &bytes);
 
     zinf_matmul_destroy(matmul);
-    return yes;
+    return code;
 }
 
-/* Halves the pieces, first rows, then columns, until the primitives fit the scratch. */
-static bool fit(zinf_gemm *gemm, size_t scratch_bytes)
+/* Halves the pieces, first rows, then columns, until the primitives fit the scratch: 0, ENOMEM,
+ * or ENOTSUP if they never do. */
+static int fit(zinf_gemm *gemm, size_t scratch_bytes)
 {
     size_t needed;
 
     gemm->step_m = gemm->desc.m;
     gemm->step_n = gemm->desc.n;
     for (;;) {
-        if (!create_pieces(gemm, &needed))
-            return false;
-        if (needed <= scratch_bytes)
-            return true;
+        const int code = create_pieces(gemm, &needed);
+        if (code || needed <= scratch_bytes)
+            return code;
         release_pieces(gemm);
         if (gemm->step_m > 64)
             gemm->step_m = (gemm->step_m + 1) / 2;
         else if (gemm->step_n > 64)
             gemm->step_n = (gemm->step_n + 1) / 2;
         else
-            return false;
+            return ENOTSUP;
     }
 }
 
@@ -177,9 +186,17 @@ static zinf_gemm *gemm_create(const zinf_kernels *self, const zinf_gemm_desc *de
         return NULL;
     gemm->desc = *desc;
     gemm->n_threads = self->n_threads;
-    if (desc->m < 1 || desc->n < 1 ||
-        (desc->k > 0 && !twice && has_brgemm(gemm) && fit(gemm, usable)))
+    if (desc->m < 1 || desc->n < 1)
         return gemm;
+    int code = desc->k > 0 && !twice ? find_brgemm(gemm) : ENOTSUP;
+    if (!code)
+        code = fit(gemm, usable);
+    if (!code)
+        return gemm;
+    if (code == ENOMEM) { /* no reason for the other bits of gemm.c */
+        gemm_destroy(gemm);
+        return NULL;
+    }
     gemm->vectors = *self;
     zinf_cpu_gemm_avx512(&gemm->vectors);
     gemm->fallback = gemm->vectors.gemm_create(&gemm->vectors, desc, scratch_bytes);

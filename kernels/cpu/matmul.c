@@ -4,6 +4,7 @@
 #include "kernels/cpu/matmul.h"
 
 #include <dnnl.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <omp.h>
 #include <pthread.h>
@@ -24,7 +25,7 @@ struct zinf_matmul {
     int n_threads;
 };
 
-static dnnl_engine_t engine; /* lives as long as the process; NULL if oneDNN has none */
+static dnnl_engine_t engine; /* lives as long as the process; NULL if that lacked memory */
 static pthread_once_t engine_once = PTHREAD_ONCE_INIT;
 
 static void create_engine(void)
@@ -153,20 +154,26 @@ static void seal_code(void)
         fclose(maps);
 }
 
-zinf_matmul *zinf_matmul_create(const zinf_gemm_desc *desc, int n_threads,
-                                size_t *ret_scratch_bytes)
+int zinf_matmul_create(const zinf_gemm_desc *desc, int n_threads, zinf_matmul **ret_matmul,
+                       size_t *ret_scratch_bytes)
 {
     const int team = omp_get_max_threads();
     owned_md md[SCRATCHPAD];
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t pd = NULL;
     zinf_matmul *matmul = calloc(1, sizeof *matmul);
-    bool ok = false;
+    int code = ENOTSUP;
 
+    *ret_matmul = NULL;
+    if (!matmul)
+        return ENOMEM;
     memset(md, 0, sizeof md);
+    errno = 0;
     pthread_once(&engine_once, create_engine);
-    if (!matmul || !engine)
+    if (!engine) {
+        errno = ENOMEM;
         goto done;
+    }
     omp_set_num_threads(n_threads);
     matmul->n_threads = n_threads;
     if (!describe_matrix(&md[SRC], desc->m, desc->k, desc->ab_dtype, desc->trans_a, desc->lda) ||
@@ -192,9 +199,9 @@ zinf_matmul *zinf_matmul_create(const zinf_gemm_desc *desc, int n_threads,
                            dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0), engine,
                            DNNL_MEMORY_NONE) != dnnl_success)
         goto done;
-    seal_code();
-    ok = true;
+    code = 0;
 done:
+    code = errno == ENOMEM ? ENOMEM : code;
     omp_set_num_threads(team);
     for (int i = 0; i < SCRATCHPAD; i++)
         release_matrix(&md[i]);
@@ -202,11 +209,13 @@ done:
         dnnl_primitive_desc_destroy(pd);
     if (attr)
         dnnl_primitive_attr_destroy(attr);
-    if (!ok) {
+    if (code) {
         zinf_matmul_destroy(matmul);
-        matmul = NULL;
+        return code;
     }
-    return matmul;
+    seal_code();
+    *ret_matmul = matmul;
+    return 0;
 }
 
 void zinf_matmul_run(zinf_matmul *matmul, const void *a, const void *b, const void *bias, void *c,

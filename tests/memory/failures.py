@@ -5,8 +5,8 @@
 # argv: zinf-plan, zinf-run, fail_nth.so. ZINF_TEST_FAILURES: how many of each command (100).
 #
 # What libraries do that are not ours is counted by name: libgomp ends the process when it cannot
-# make its team, oneDNN when it cannot throw; json-c 0.16, reading, loses a member (the checkpoint is
-# then refused as another's) or crashes.
+# make its team, oneDNN when it cannot throw, or crashes; json-c 0.16, reading, loses a member (the
+# checkpoint is then refused as another's) or crashes.
 import collections
 import os
 import random
@@ -97,6 +97,8 @@ class Case:
             return "libgomp"
         if done.returncode == -6 and "std::bad_alloc" in done.stderr:
             return "oneDNN"
+        if done.returncode == -11 and callers[0] == "libdnnl.so.2":
+            return "a crash of oneDNN"
         return "json-c" if done.returncode in (2, -11) and "libjson-c.so.5" in callers else ""
 
     @staticmethod
