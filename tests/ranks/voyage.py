@@ -68,8 +68,12 @@ exec {crew.run_command} {plan} --data {self.folder}/data.{RANK} --nvme {self.dis
         except subprocess.TimeoutExpired:
             self.code = None
         self.took = time.monotonic() - self.began
-        time.sleep(0.5)
-        self.alive = [pid for pid in self.pids.values() if running(pid)]
+        # A launcher that crashed itself (Open MPI's may, of two nodes) leaves them to its daemons.
+        while True:
+            self.alive = [pid for pid in self.pids.values() if running(pid)]
+            if not self.alive or time.monotonic() - self.began > DEADLINE_S:
+                break
+            time.sleep(0.05)
         for pid in self.alive:
             os.kill(pid, signal.SIGKILL)
         if self.code is None:
