@@ -5,9 +5,10 @@
  * planner/. No kernel allocates, prints or fails: sizes were checked when the plan was loaded;
  * scratch comes from the caller. The result of a kernel depends on neither the number of threads
  * nor on memory addresses (fixed reduction order, no atomics on floats). One exception: a GEMM by
- * oneDNN (level avx512, and fp32 of level amx) keeps its bits over threads and shapes in fp32 for
- * k <= 384; beyond, and in bf16, oneDNN may cut k elsewhere for another m, n or number of threads.
- * Level amx's own GEMM of bf16 has no exception. The same GEMM run again always has the same bits.
+ * oneDNN (level avx512, and fp32 of the levels above) keeps its bits over threads and shapes in
+ * fp32 for k <= 384; beyond, and in bf16, oneDNN may cut k elsewhere for another m, n or number of
+ * threads. The GEMM of bf16 of the levels above is our own and no exception. The same GEMM run
+ * again always has the same bits.
  * Scratch is aligned to 64 bytes, everything else to its element. A prepared GEMM is run by one
  * thread at a time.
  *
@@ -47,7 +48,7 @@ typedef struct zinf_adam_args {
 } zinf_adam_args;
 
 typedef struct zinf_kernels {
-    const char *name; /* "ref", "avx2", "avx512", "amx": level of the last version filled in */
+    const char *name; /* of the level: zinf_cpu_level_names */
     zinf_dtype act;   /* f32 or bf16 */
     int n_threads;    /* OpenMP threads used by every kernel of this table */
     bool gemm_library; /* GEMMs are a library's (oneDNN), which takes memory of its own */
@@ -114,7 +115,8 @@ typedef struct zinf_kernels {
      * out[N][H * D]; lse[batch][H][seq] fp32 = log-sum-exp of the scaled scores.
      * scratch: zinf_attention_scratch_bytes. Never materialises seq * seq per layer.
      * Backward: of each row the mean of dout v with the weights p is taken from them, so that what
-     * cancels against it does; only level amx, to whose 8 bits it is the same, takes dout out. */
+     * cancels against it does; only the levels above avx512 in bf16, to whose 8 bits it is the
+     * same, take dout out. */
     void (*attention_forward)(const struct zinf_kernels *self, const void *qkv, int64_t batch,
                               int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim,
                               void *out, float *lse, void *scratch);
@@ -226,7 +228,8 @@ static inline uint64_t zinf_attention_scratch_bytes(uint64_t seq, uint64_t head_
 
 /* Instruction-set levels, for tests and for ZINF_CPU_LEVEL. */
 typedef enum zinf_cpu_level {
-    ZINF_CPU_REF, ZINF_CPU_AVX2, ZINF_CPU_AVX512, ZINF_CPU_AMX, ZINF_N_CPU_LEVELS
+    ZINF_CPU_REF, ZINF_CPU_AVX2, ZINF_CPU_AVX512, ZINF_CPU_AVX512_BF16, ZINF_CPU_AMX,
+    ZINF_N_CPU_LEVELS
 } zinf_cpu_level;
 
 extern const char *const zinf_cpu_level_names[ZINF_N_CPU_LEVELS];
@@ -235,8 +238,9 @@ extern const char *const zinf_cpu_level_names[ZINF_N_CPU_LEVELS];
 void zinf_kernels_ref(zinf_kernels *ret_table, zinf_dtype act, int n_threads);
 
 /* Fills the fastest table this CPU supports, at most `most` (environment ZINF_CPU_LEVEL =
- * ref | avx2 | avx512 | amx lowers it further; an unknown word is ignored here and refused
- * before by runtime/preflight.c). Starts from the reference and overwrites it level by level. */
+ * ref | avx2 | avx512 | avx512_bf16 | amx lowers it further; an unknown word is ignored here and
+ * refused before by runtime/preflight.c). Starts from the reference and overwrites it level by
+ * level. */
 void zinf_kernels_cpu(zinf_kernels *ret_table, zinf_dtype act, int n_threads,
                       zinf_cpu_level most);
 

@@ -3,7 +3,8 @@
 
 #include "kernels/kernels.h"
 
-const char *const zinf_cpu_level_names[ZINF_N_CPU_LEVELS] = {"ref", "avx2", "avx512", "amx"};
+const char *const zinf_cpu_level_names[ZINF_N_CPU_LEVELS] = {
+    "ref", "avx2", "avx512", "avx512_bf16", "amx"};
 
 bool zinf_cpu_level_parse(const char *text, zinf_cpu_level *ret_level)
 {

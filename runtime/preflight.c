@@ -158,7 +158,7 @@ static zinf_status check_kernels(const zinf_plan *plan, const zinf_backend *back
 
     if (level && !zinf_cpu_level_parse(level, &named))
         return zinf_fail(err, ZINF_BAD_INPUT, "ZINF_CPU_LEVEL=\"%s\" is none of ref, avx2, avx512, "
-                         "amx; it limits the instructions that are used", level);
+                         "avx512_bf16, amx; it limits the instructions that are used", level);
     backend->kernels(&table, plan->job.precision, (int)plan->decisions.n_threads);
     const uint64_t need = zinf_overhead_bytes(plan, table.gemm_library);
     if (need <= stated)

@@ -38,11 +38,13 @@ DECLARE(avx2)
 DECLARE(avx512)
 #undef DECLARE
 
-/* For tables of bf16; the rest of level amx is avx512. */
+/* For tables of bf16; the rest of both levels is avx512. */
+void zinf_cpu_attention_avx512_bf16(zinf_kernels *table);
+void zinf_cpu_gemm_avx512_bf16(zinf_kernels *table);
 void zinf_cpu_attention_amx(zinf_kernels *table);
 void zinf_cpu_gemm_amx(zinf_kernels *table);
 
-/* The GEMM of level avx512: by oneDNN if there is one. */
-void zinf_cpu_gemm_below_amx(zinf_kernels *table);
+/* What they leave to level avx512: by oneDNN if there is one. */
+void zinf_cpu_gemm_below_tiles(zinf_kernels *table);
 
 #endif

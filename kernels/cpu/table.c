@@ -9,16 +9,21 @@
 #include "kernels/cpu/cpu.h"
 
 #if defined(__x86_64__)
-/* AMX tiles of bf16 and AVX512_BF16: the CPU has them, the system saves them (XCR0 bits 17 and 18)
- * and lets this process use them. Asked once per process by whoever comes first; asking twice
- * does no harm. */
+static bool has_dot_products(void) /* of bf16 pairs: AVX512_BF16 */
+{
+    unsigned a, b, c, d;
+
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+}
+
+/* AMX tiles of bf16: the CPU has them, the system saves them (XCR0 bits 17 and 18) and lets this
+ * process use them. Asked once per process by whoever comes first; asking twice does no harm. */
 static bool amx_is_granted(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18 };
     unsigned a, b, c, d, low, high;
 
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 22 & 1) || !(d >> 24 & 1) ||
-        !__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a >> 5 & 1) ||
         !__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1))
         return false;
     __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
@@ -37,14 +42,15 @@ static zinf_cpu_level supported(void)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl"))
-        return amx_is_granted() ? ZINF_CPU_AMX : ZINF_CPU_AVX512;
+        return !has_dot_products() ? ZINF_CPU_AVX512 :
+               amx_is_granted() ? ZINF_CPU_AMX : ZINF_CPU_AVX512_BF16;
     return ZINF_CPU_AVX2;
 #else
     return ZINF_CPU_REF;
 #endif
 }
 
-void zinf_cpu_gemm_below_amx(zinf_kernels *table)
+void zinf_cpu_gemm_below_tiles(zinf_kernels *table)
 {
 #if defined(ZINF_HAVE_DNNL)
     zinf_cpu_gemm_dnnl(table);
@@ -88,9 +94,12 @@ void zinf_kernels_cpu(zinf_kernels *ret_table, zinf_dtype act, int n_threads, zi
     ret_table->name = zinf_cpu_level_names[level];
 #endif
     if (level >= ZINF_CPU_AVX512)
-        zinf_cpu_gemm_below_amx(ret_table);
+        zinf_cpu_gemm_below_tiles(ret_table);
 #if defined(__x86_64__)
-    if (level >= ZINF_CPU_AMX && act == ZINF_BF16) {
+    if (level == ZINF_CPU_AVX512_BF16 && act == ZINF_BF16) {
+        zinf_cpu_attention_avx512_bf16(ret_table);
+        zinf_cpu_gemm_avx512_bf16(ret_table);
+    } else if (level == ZINF_CPU_AMX && act == ZINF_BF16) {
         zinf_cpu_attention_amx(ret_table);
         zinf_cpu_gemm_amx(ret_table);
     }

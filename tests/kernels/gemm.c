@@ -2,7 +2,8 @@
  * element's bits depend on neither the split of m and n, the threads, nor the scratch (N4).
  *
  * Bound: k products summed in fp32, and up to three more terms: (k + 4) * EPS * sum of |terms|.
- * AMX takes a denormal bf16 for zero: that loses at most FLT_MIN * (|a| + |b|) per product.
+ * Tiles and dot products take a denormal bf16 for zero: that loses at most FLT_MIN * (|a| + |b|)
+ * per product.
  */
 #include "tests/kernels/guard.h"
 
@@ -197,10 +198,10 @@ static problem part_of(const problem *whole, int64_t row0, int64_t m, int64_t co
     return p;
 }
 
-/* oneDNN (avx512, amx in fp32) keeps fp32 bits while k is short: kernels/cpu/gemm_dnnl.c. */
+/* oneDNN (avx512, the levels above in fp32) keeps fp32 bits while k is short: gemm_dnnl.c. */
 static bool bits_are_promised(const zinf_gemm_desc *d)
 {
-    return level == ZINF_CPU_AVX2 || (level == ZINF_CPU_AMX && act == ZINF_BF16) ||
+    return level == ZINF_CPU_AVX2 || (level >= ZINF_CPU_AVX512_BF16 && act == ZINF_BF16) ||
            (act == ZINF_F32 && d->k <= 384);
 }
 

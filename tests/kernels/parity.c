@@ -165,9 +165,9 @@ static double dot_abs(const void *a, int64_t at_a, const void *b, int64_t at_b, 
 /* One batch element and head at a time. p has a relative error of
  *   r = EPS * (2 * (D + 2) * max_j scale sum|q k| + 2 |s| + 8), sums over n keys add n * EPS.
  * The mean of dp with the weights p has twice that of itself, beside its share in ds.
- * Level amx rounds p and ds to bf16 before they are multiplied: 2^-8 of each term; its tiles lose
- * denormal factors, at most FLT_MIN times the other one each. Its mean is of the rounded out: 2^-9
- * of the mean's terms. */
+ * Levels above avx512 round p and ds to bf16 before they multiply: 2^-8 of each term; tiles lose
+ * denormal factors, at most FLT_MIN times the other one each. Their mean is of the rounded out:
+ * 2^-9 of the mean's terms. */
 static void check_attention(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads,
                             int64_t dim, fill kind)
 {
@@ -178,7 +178,7 @@ static void check_attention(int64_t batch, int64_t seq, int64_t heads, int64_t k
     void *scratch = take_scratch(zinf_attention_scratch_bytes((uint64_t)seq, (uint64_t)dim, 2));
     void *dqkv = take(act, n * row), *want_dqkv = take(act, n * row);
     const double scale = 1 / sqrt((double)dim);
-    const bool tiles = level == ZINF_CPU_AMX && act == ZINF_BF16;
+    const bool tiles = level >= ZINF_CPU_AVX512_BF16 && act == ZINF_BF16;
     const double narrow = tiles ? 0x1p-8 : 0, lost = tiles ? FLT_MIN * (double)(seq * heads) : 0;
     static double terms[ATTENTION_MAX * 3 * 200], sum_p[ATTENTION_MAX];
 

@@ -115,7 +115,7 @@ def ranks_that_compute_by_other_instructions_are_told():
                                                    f"env ZINF_CPU_LEVEL={level} {good}"),
                          code=2, env=base.ENVIRONMENT)
         words = "rank 1 has another set of instructions" if level == "ref" else \
-            'rank 1: ZINF_CPU_LEVEL="amy" is none of ref, avx2, avx512, amx'
+            'rank 1: ZINF_CPU_LEVEL="amy" is none of ref, avx2, avx512, avx512_bf16, amx'
         assert words in sentence(done), done.stderr
 
 

@@ -1,21 +1,21 @@
-/* kernels/cpu/attention_amx.c - causal attention of bf16 on AMX tiles; see kernels/ref/attention.c
- * for the equations. All products take bf16 and sum in fp32; scores and softmax are fp32; p and ds
- * are rounded to bf16 (2^-8 of each) for the products that follow. Any seq and head_dim: packed
- * copies are padded with zeros to 64 rows and 32 columns.
+/* kernels/cpu/attention_tiles.c - causal attention of bf16 on tiles (tiles.h), for the levels above
+ * avx512; see kernels/ref/attention.c for the equations. All products take bf16 and sum in fp32;
+ * scores and softmax are fp32; p and ds are rounded to bf16 (2^-8 of each) for the products that
+ * follow. Any seq and head_dim: packed copies are padded with zeros to 64 rows and 32 columns.
  *
  * Forward meets the keys in chunks of 128 with a running maximum (as FlashAttention); 32 query
  * rows of a chunk's scores stay in the first-level cache. Backward makes blocks of 64 keys x 64
  * queries of S^T and (dO V^T)^T, which serve as operands without being transposed. The order of
  * every sum is fixed by seq and head_dim.
  *
- * Bound: 256 elements cost 16 cycles of the tile unit for each 32 of depth, and about as many
+ * Bound: 256 elements cost 16 cycles of AMX's tile unit for each 32 of depth, and about as many
  * 512-bit operations as soften and backward_rows have lines: at D = 64 the vectors take longer
  * than the tiles.
  */
 #include <math.h>
 #include <omp.h>
 
-#include "kernels/cpu/amx.h"
+#include "kernels/cpu/tiles.h"
 #include "kernels/cpu/cpu.h"
 
 enum { KEYS = 128, ROWS = 32, BLOCK = 64 };
@@ -107,11 +107,11 @@ INLINE void soften(bool full, int64_t n, int64_t valid, float scale2, bool first
 static void pack_keys(const shape *s, const uint16_t *qkv, int64_t b, int64_t g, char *k, char *v)
 {
     const int64_t at = b * s->seq * s->row + (s->heads + g) * s->dim;
-    const amx_rows keys = {qkv + at, s->row, s->seq, s->dim};
-    const amx_rows values = {qkv + at + s->kv_heads * s->dim, s->row, s->seq, s->dim};
+    const tiles_rows keys = {qkv + at, s->row, s->seq, s->dim};
+    const tiles_rows values = {qkv + at + s->kv_heads * s->dim, s->row, s->seq, s->dim};
 
-    amx_pack_b_of_transposed(&keys, s->rows_padded, s->dim_padded, k);
-    amx_pack_b(&values, s->rows_padded, s->dim_padded, v);
+    tiles_pack_b_of_transposed(&keys, s->rows_padded, s->dim_padded, k);
+    tiles_pack_b(&values, s->rows_padded, s->dim_padded, v);
 }
 
 /* 32 query rows against keys [j0, j0 + n), n a multiple of 32; row0: their first row in the
@@ -119,13 +119,14 @@ static void pack_keys(const shape *s, const uint16_t *qkv, int64_t b, int64_t g,
 static void meet_keys(const shape *s, int64_t i0, int64_t row0, int64_t j0, int64_t n, char *q,
                       char *k, char *v, running *run, float *scores, float *out)
 {
-    const int64_t depth = s->dim_padded / AMX_K, columns = s->dim_padded / AMX_C;
+    const int64_t depth = s->dim_padded / TILE_K, columns = s->dim_padded / TILE_C;
     const float scale2 = (float)(s->scale * LOG2_E);
 
-    amx_product(1, n / 32, depth,
-                (amx_view){q + row0 / 16 * depth * AMX_TILE, depth * AMX_TILE, AMX_TILE, 64},
-                (amx_view){k + j0 / 16 * depth * AMX_TILE, depth * AMX_TILE, AMX_TILE, 64},
-                (amx_view){(char *)scores, 16 * KEYS * 4, 64, KEYS * 4}, false);
+    tiles_product(1, n / 32, depth,
+                (tiles_view){q + row0 / 16 * depth * TILE_BYTES, depth * TILE_BYTES, TILE_BYTES,
+                             64},
+                (tiles_view){k + j0 / 16 * depth * TILE_BYTES, depth * TILE_BYTES, TILE_BYTES, 64},
+                (tiles_view){(char *)scores, 16 * KEYS * 4, 64, KEYS * 4}, false);
     for (int64_t i = 0; i < ROWS; i++) {
         const int64_t valid = i0 + row0 + i + 1 - j0, at = row0 + i;
 
@@ -136,9 +137,10 @@ static void meet_keys(const shape *s, int64_t i0, int64_t row0, int64_t j0, int6
             soften(false, n / 16, valid, scale2, !j0, scores + i * KEYS, &run->most[at],
                    run->sum[at], out + at * s->dim_padded, s->dim_padded);
     }
-    amx_product(1, columns / 2, n / 32, (amx_view){(char *)scores, 16 * KEYS * 4, 64, KEYS * 4},
-                (amx_view){v + j0 / 32 * columns * AMX_TILE, AMX_TILE, columns * AMX_TILE, 64},
-                (amx_view){(char *)(out + row0 * s->dim_padded), 16 * s->dim_padded * 4, 64,
+    tiles_product(1, columns / 2, n / 32, (tiles_view){(char *)scores, 16 * KEYS * 4, 64, KEYS * 4},
+                (tiles_view){v + j0 / 32 * columns * TILE_BYTES, TILE_BYTES, columns * TILE_BYTES,
+                             64},
+                (tiles_view){(char *)(out + row0 * s->dim_padded), 16 * s->dim_padded * 4, 64,
                            s->dim_padded * 4}, j0 > 0);
 }
 
@@ -153,9 +155,9 @@ static void forward_head(const shape *s, const uint16_t *qkv, int64_t b, int64_t
 
     for (int64_t i0 = 0; i0 < s->seq; i0 += BLOCK) {
         const int64_t token = b * s->seq + i0, rows = s->seq - i0 < BLOCK ? s->seq - i0 : BLOCK;
-        const amx_rows queries = {qkv + token * s->row + h * s->dim, s->row, rows, s->dim};
+        const tiles_rows queries = {qkv + token * s->row + h * s->dim, s->row, rows, s->dim};
 
-        amx_pack_a(&queries, BLOCK, s->dim_padded, q);
+        tiles_pack_a(&queries, BLOCK, s->dim_padded, q);
         for (int64_t j0 = 0; j0 < i0 + BLOCK; j0 += KEYS)
             for (int64_t row0 = 0; row0 < BLOCK; row0 += ROWS) {
                 const int64_t n = i0 + row0 + ROWS - j0;
@@ -180,7 +182,7 @@ static void forward_heads(const shape *s, const void *qkv, int64_t batch, void *
     char *own = scratch_of_thread(scratch, s);
     int64_t packed = -1;
 
-    amx_begin();
+    tiles_begin();
 #pragma omp for schedule(static)
     for (int64_t bh = 0; bh < batch * s->heads; bh++) {
         if (bh / group != packed) {
@@ -190,7 +192,7 @@ static void forward_heads(const shape *s, const void *qkv, int64_t batch, void *
         }
         forward_head(s, qkv, bh / s->heads, bh % s->heads, own, out, lse + bh * s->seq);
     }
-    amx_end();
+    tiles_end();
 }
 
 static void attention_forward(const zinf_kernels *self, const void *qkv, int64_t batch,
@@ -280,17 +282,17 @@ INLINE void backward_rows(bool masked, float scale2, const float *lse2, const fl
 /* Keys [j0, j0 + 64) and queries [i0, i0 + 64) */
 static void backward_block(const shape *s, const pieces *p, int64_t i0, int64_t j0)
 {
-    const int64_t depth = s->dim_padded / AMX_K, columns = s->dim_padded / AMX_C;
-    const int64_t keys = s->rows_padded / AMX_K, row = BLOCK * 4, dim_row = s->dim_padded * 4;
-    const int64_t at_k = j0 / 16 * depth * AMX_TILE, at_q = i0 / 16 * depth * AMX_TILE;
-    const amx_view s_t = {(char *)p->s_t, 16 * row, 64, row};
-    const amx_view dp_t = {(char *)p->dp_t, 16 * row, 64, row};
+    const int64_t depth = s->dim_padded / TILE_K, columns = s->dim_padded / TILE_C;
+    const int64_t keys = s->rows_padded / TILE_K, row = BLOCK * 4, dim_row = s->dim_padded * 4;
+    const int64_t at_k = j0 / 16 * depth * TILE_BYTES, at_q = i0 / 16 * depth * TILE_BYTES;
+    const tiles_view s_t = {(char *)p->s_t, 16 * row, 64, row};
+    const tiles_view dp_t = {(char *)p->dp_t, 16 * row, 64, row};
     const float scale2 = (float)(s->scale * LOG2_E);
 
-    amx_product(2, 2, depth, (amx_view){p->k + at_k, depth * AMX_TILE, AMX_TILE, 64},
-                (amx_view){p->q_t + at_q, depth * AMX_TILE, AMX_TILE, 64}, s_t, false);
-    amx_product(2, 2, depth, (amx_view){p->v + at_k, depth * AMX_TILE, AMX_TILE, 64},
-                (amx_view){p->dout_t + at_q, depth * AMX_TILE, AMX_TILE, 64}, dp_t, false);
+    tiles_product(2, 2, depth, (tiles_view){p->k + at_k, depth * TILE_BYTES, TILE_BYTES, 64},
+                (tiles_view){p->q_t + at_q, depth * TILE_BYTES, TILE_BYTES, 64}, s_t, false);
+    tiles_product(2, 2, depth, (tiles_view){p->v + at_k, depth * TILE_BYTES, TILE_BYTES, 64},
+                (tiles_view){p->dout_t + at_q, depth * TILE_BYTES, TILE_BYTES, 64}, dp_t, false);
     for (int64_t r = 0; r < BLOCK; r += 2) {
         float *scores = p->s_t + r * BLOCK, *dp = p->dp_t + r * BLOCK;
         if (i0 == j0)
@@ -298,17 +300,19 @@ static void backward_block(const shape *s, const pieces *p, int64_t i0, int64_t 
         else
             backward_rows(false, scale2, p->lse2 + i0, p->delta + i0, 0, scores, dp);
     }
-    const int64_t at_b = i0 / 32 * columns * AMX_TILE;
-    amx_product(2, columns / 2, 2, (amx_view){(char *)p->s_t, 16 * row, 128, row},
-                (amx_view){p->dout + at_b, AMX_TILE, columns * AMX_TILE, 64},
-                (amx_view){(char *)(p->dv + j0 * s->dim_padded), 16 * dim_row, 64, dim_row}, true);
-    amx_product(2, columns / 2, 2, (amx_view){(char *)p->s_t + 64, 16 * row, 128, row},
-                (amx_view){p->q + at_b, AMX_TILE, columns * AMX_TILE, 64},
-                (amx_view){(char *)(p->dk + j0 * s->dim_padded), 16 * dim_row, 64, dim_row}, true);
-    amx_product(columns / 2, 2, 2,
-                (amx_view){p->k_t + j0 / 32 * AMX_TILE, keys * AMX_TILE, AMX_TILE, 64},
-                (amx_view){(char *)p->dp_t, 64, 32 * row, 2 * row},
-                (amx_view){(char *)(p->dq_t + i0 * s->dim_padded), 16 * row, 64, row}, true);
+    const int64_t at_b = i0 / 32 * columns * TILE_BYTES;
+    tiles_product(2, columns / 2, 2, (tiles_view){(char *)p->s_t, 16 * row, 128, row},
+                (tiles_view){p->dout + at_b, TILE_BYTES, columns * TILE_BYTES, 64},
+                (tiles_view){(char *)(p->dv + j0 * s->dim_padded), 16 * dim_row, 64, dim_row},
+                true);
+    tiles_product(2, columns / 2, 2, (tiles_view){(char *)p->s_t + 64, 16 * row, 128, row},
+                (tiles_view){p->q + at_b, TILE_BYTES, columns * TILE_BYTES, 64},
+                (tiles_view){(char *)(p->dk + j0 * s->dim_padded), 16 * dim_row, 64, dim_row},
+                true);
+    tiles_product(columns / 2, 2, 2,
+                (tiles_view){p->k_t + j0 / 32 * TILE_BYTES, keys * TILE_BYTES, TILE_BYTES, 64},
+                (tiles_view){(char *)p->dp_t, 64, 32 * row, 2 * row},
+                (tiles_view){(char *)(p->dq_t + i0 * s->dim_padded), 16 * row, 64, row}, true);
 }
 
 typedef struct backward_args {
@@ -321,14 +325,14 @@ typedef struct backward_args {
 static void pack_queries(const shape *s, const backward_args *a, int64_t b, int64_t h, pieces *p)
 {
     const int64_t token = b * s->seq, width = s->heads * s->dim, at = token * width + h * s->dim;
-    const amx_rows q = {a->qkv + token * s->row + h * s->dim, s->row, s->seq, s->dim};
-    const amx_rows dout = {a->dout + at, width, s->seq, s->dim};
+    const tiles_rows q = {a->qkv + token * s->row + h * s->dim, s->row, s->seq, s->dim};
+    const tiles_rows dout = {a->dout + at, width, s->seq, s->dim};
     const float *lse = a->lse + (b * s->heads + h) * s->seq;
 
-    amx_pack_b_of_transposed(&q, s->rows_padded, s->dim_padded, p->q_t);
-    amx_pack_b_of_transposed(&dout, s->rows_padded, s->dim_padded, p->dout_t);
-    amx_pack_b(&q, s->rows_padded, s->dim_padded, p->q);
-    amx_pack_b(&dout, s->rows_padded, s->dim_padded, p->dout);
+    tiles_pack_b_of_transposed(&q, s->rows_padded, s->dim_padded, p->q_t);
+    tiles_pack_b_of_transposed(&dout, s->rows_padded, s->dim_padded, p->dout_t);
+    tiles_pack_b(&q, s->rows_padded, s->dim_padded, p->q);
+    tiles_pack_b(&dout, s->rows_padded, s->dim_padded, p->dout);
     memset(p->dq_t, 0, (size_t)(s->rows_padded * s->dim_padded) * sizeof *p->dq_t);
     for (int64_t i = 0; i < s->rows_padded; i++) {
         vf sum = vf_set(0);
@@ -359,7 +363,7 @@ static void store_transposed(const shape *s, const float *from, float scale, uin
 
             for (int q = 0; q < 16; q++)
                 r[q] = _mm512_loadu_si512(at + q * BLOCK);
-            amx_transpose(r);
+            tiles_transpose(r);
             for (int q = 0; q < 16 && i + q < s->seq; q++)
                 bf_store_n(to + (i + q) * s->row + d, s->dim - d,
                            _mm512_castsi512_ps(r[q]) * vf_set(scale));
@@ -372,14 +376,14 @@ static void backward_kv_head(const shape *s, const backward_args *a, int64_t b, 
     const int64_t group = s->heads / s->kv_heads, token = b * s->seq;
     const int64_t at_k = token * s->row + (s->heads + g) * s->dim;
     const int64_t at_v = at_k + s->kv_heads * s->dim;
-    const amx_rows k = {a->qkv + at_k, s->row, s->seq, s->dim};
-    const amx_rows v = {a->qkv + at_v, s->row, s->seq, s->dim};
+    const tiles_rows k = {a->qkv + at_k, s->row, s->seq, s->dim};
+    const tiles_rows v = {a->qkv + at_v, s->row, s->seq, s->dim};
     const float scale = (float)s->scale;
     pieces p = carve_pieces(s, scratch);
 
-    amx_pack_a(&k, s->rows_padded, s->dim_padded, p.k);
-    amx_pack_a(&v, s->rows_padded, s->dim_padded, p.v);
-    amx_pack_a_of_transposed(&k, s->rows_padded, s->dim_padded, p.k_t);
+    tiles_pack_a(&k, s->rows_padded, s->dim_padded, p.k);
+    tiles_pack_a(&v, s->rows_padded, s->dim_padded, p.v);
+    tiles_pack_a_of_transposed(&k, s->rows_padded, s->dim_padded, p.k_t);
     memset(p.dk, 0, (size_t)(s->rows_padded * s->dim_padded) * sizeof *p.dk);
     memset(p.dv, 0, (size_t)(s->rows_padded * s->dim_padded) * sizeof *p.dv);
     for (int64_t h = g * group; h < (g + 1) * group; h++) {
@@ -396,12 +400,12 @@ static void backward_kv_head(const shape *s, const backward_args *a, int64_t b, 
 static void backward_heads(const shape *s, const backward_args *args, int64_t batch,
                            void *scratch)
 {
-    amx_begin();
+    tiles_begin();
 #pragma omp for schedule(static)
     for (int64_t bg = 0; bg < batch * s->kv_heads; bg++)
         backward_kv_head(s, args, bg / s->kv_heads, bg % s->kv_heads,
                          scratch_of_thread(scratch, s));
-    amx_end();
+    tiles_end();
 }
 
 static void attention_backward(const zinf_kernels *self, const void *qkv, const void *out,
@@ -415,7 +419,7 @@ static void attention_backward(const zinf_kernels *self, const void *qkv, const 
     TEAM(self->n_threads, true, backward_heads(&s, &args, batch, scratch));
 }
 
-void zinf_cpu_attention_amx(zinf_kernels *table)
+void LEVEL(zinf_cpu_attention)(zinf_kernels *table)
 {
     table->attention_forward = attention_forward;
     table->attention_backward = attention_backward;
