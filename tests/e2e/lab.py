@@ -9,10 +9,12 @@ import math
 import os
 import random
 import shutil
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 import tap  # noqa: E402
@@ -194,6 +196,30 @@ def read_safetensors(path):
     return {name: array.array("f", data[8 + n + row["data_offsets"][0]:
                                         8 + n + row["data_offsets"][1]])
             for name, row in header.items()}
+
+
+# ---- what is done to a command while it runs ----
+
+def wait_for(condition, process):
+    """Until that is so; a failure if the command ends before, or after a minute."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None or condition(), \
+            f"{' '.join(process.args)}: ended by itself, exit {process.returncode}"
+        assert time.monotonic() < deadline, "not within a minute"
+        time.sleep(0.0005)
+
+
+def stand_still(condition, process):
+    """Stops the command while that is so, for what takes more than one step: it changes nothing
+    until SIGCONT."""
+    while True:
+        wait_for(condition, process)
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        if condition():
+            return
+        process.send_signal(signal.SIGCONT)
 
 
 def norm(values):
