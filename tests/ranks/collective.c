@@ -1,8 +1,11 @@
 /* tests/ranks/collective.c - the collectives over MPI against what they promise: exact fills, so
  * that a wrong element, count or order is a wrong number; sizes around every internal boundary;
  * and trainings whose queues are delayed, so that what is not waited for is seen.
- * Run by collective.py on three ranks; rank 0 tells.
+ *
+ * usage: mpirun -n 3 test-ranks-collective FOLDER. Run by collective.py; what rank 0 tells is in
+ * FOLDER/told.
  */
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +18,7 @@
 
 static zinf_ranks ranks;
 static zinf_error err;
+static const char *folder;
 #define C ranks.collective
 
 /* A piece of a sum is 65536 floats; that and its neighbours, none, one, and several pieces. */
@@ -170,6 +174,25 @@ static void integers_are_added_modulo_2_to_the_64(void)
     CHECK(all(fine));
 }
 
+/* The ranks are on one machine: what one has done is a file that the others wait for, a minute. */
+static void done(const char *what)
+{
+    char path[300];
+
+    snprintf(path, sizeof path, "%s/%s", folder, what);
+    close(open(path, O_CREAT | O_WRONLY, 0600));
+}
+
+static bool wait_until_done(const char *what)
+{
+    char path[300];
+
+    snprintf(path, sizeof path, "%s/%s", folder, what);
+    for (int i = 0; i < 6000 * CHECK_SLOWER && access(path, F_OK); i++)
+        usleep(10000);
+    return !access(path, F_OK);
+}
+
 static void *cancel_later(void *unused)
 {
     (void)unused;
@@ -241,7 +264,7 @@ static void a_wait_can_be_ended_from_another_thread_and_writes_nothing_later(voi
     zinf_error called = {0}, again = {0};
 
     if (C->rank != 0) {
-        usleep(600000);
+        CHECK(wait_until_done("cancelled"));
         CHECK(C->broadcast(C, &x, &x, 1, ZINF_F64, 1, &called) == ZINF_OK && x == 1);
         return;
     }
@@ -250,7 +273,8 @@ static void a_wait_can_be_ended_from_another_thread_and_writes_nothing_later(voi
     CHECK(!strcmp(called.text, "called back"));
     pthread_join(thread, NULL);
     x = 7;
-    usleep(600000);
+    done("cancelled");
+    usleep(600000); /* time to write what it should not */
     for (int i = 0; i < 3; i++) {
         again = (zinf_error){0};
         CHECK(C->allgather(C, &x, more, 1, ZINF_F64, &again) == ZINF_MACHINE);
@@ -258,15 +282,20 @@ static void a_wait_can_be_ended_from_another_thread_and_writes_nothing_later(voi
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const zinf_launch launch = zinf_ranks_launch();
+    char told[300];
 
+    if (argc < 2)
+        return 1;
+    folder = argv[1];
+    snprintf(told, sizeof told, "%s/told", folder);
     if (zinf_ranks_join(&launch, &ranks, &err) || C->n_ranks != 3) {
         fprintf(stderr, "collective: %s\n", err.text);
         return 1;
     }
-    if (C->rank && !freopen("/dev/null", "w", stdout))
+    if (!freopen(C->rank ? "/dev/null" : told, "w", stdout))
         return 1;
     RUN(every_rank_gets_every_shard);
     RUN(every_shard_is_the_sum_of_all_ranks);
@@ -279,6 +308,8 @@ int main(void)
     RUN(a_wait_can_be_ended_from_another_thread_and_writes_nothing_later);
     const int code = check_finish();
     fflush(stdout);
-    usleep(2000000); /* the others stay until rank 0 has told: no failure of theirs ends it */
+    if (C->rank == 0)
+        done("all");
+    wait_until_done("all"); /* a rank that ends before rank 0 has told might end it */
     _exit(code);
 }

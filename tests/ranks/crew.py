@@ -81,7 +81,7 @@ class Crew(lib.Lab):
         words = [*self.words(ranks, launcher), self.run_command, plan, "--data", data or self.text,
                  "--nvme", disk, "--log", log, *(["--save", save] if save else []), *options]
         done = subprocess.run(words, capture_output=True, text=True, errors="replace",
-                              stdin=subprocess.DEVNULL, timeout=120,
+                              stdin=subprocess.DEVNULL, timeout=400,
                               env={**ENVIRONMENT, **os.environ, **(env or {})})
         assert done.returncode == code, f"{words}: {done.returncode}\n{done.stderr[-2000:]}"
         assert not os.listdir(disk), f"left behind in the nvme directory: {os.listdir(disk)}"

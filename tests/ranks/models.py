@@ -9,7 +9,6 @@ import signal
 import struct
 import subprocess
 import sys
-import time
 
 import crew as base
 import tap
@@ -290,9 +289,7 @@ exec {crew.run_command} "$@"
         with open(errors, encoding="utf-8", errors="replace") as file:
             return words in file.read()
 
-    end = time.monotonic() + 60
-    while not said("exported the model") and time.monotonic() < end: # what comes before it
-        time.sleep(0.05)
+    lib.wait_for(lambda: said("exported the model"), run) # what comes before it
     with open(number, encoding="ascii") as file:
         os.kill(int(file.read()), signal.SIGTERM)
     assert run.wait(60) == 0, run.returncode

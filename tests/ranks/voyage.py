@@ -1,4 +1,5 @@
 # tests/ranks/voyage.py - a run of two ranks that would never end, and what befalls one of them.
+import atexit
 import os
 import signal
 import subprocess
@@ -40,13 +41,15 @@ exec {crew.run_command} {plan} --data {self.folder}/data.{RANK} --nvme {self.dis
         self.process = subprocess.Popen(
             [*crew.words(2, launcher), script], stdin=subprocess.DEVNULL, stderr=self.errors,
             stdout=self.errors, env={**base.ENVIRONMENT, **os.environ})
+        atexit.register(self.process.terminate) # of a test that has failed
         self.pids, self.code, self.took, self.alive = {}, None, 0, []
+        self.segments = set()  # of shared memory that its ranks have
 
     def text(self):
         with open(f"{self.folder}/stderr", encoding="utf-8", errors="replace") as file:
             return file.read()
 
-    def wait_for_steps(self, seconds=60):
+    def wait_for_steps(self, seconds=120):
         end = time.monotonic() + seconds
         while not ("step " in self.text() if self.what != "init" else
                    all(os.path.exists(f"{self.folder}/pid.{i}") for i in range(2))):
@@ -55,6 +58,7 @@ exec {crew.run_command} {plan} --data {self.folder}/data.{RANK} --nvme {self.dis
         for i in range(2):
             with open(f"{self.folder}/pid.{i}", encoding="ascii") as file:
                 self.pids[i] = int(file.read())
+            self.segments |= segments_of(self.pids[i])
 
     def go(self):
         self.wait_for_steps()
@@ -62,6 +66,10 @@ exec {crew.run_command} {plan} --data {self.folder}/data.{RANK} --nvme {self.dis
             os.truncate(f"{self.folder}/data.{self.rank}", 100)
         elif self.what not in STOPPED_IN:
             os.kill(self.pids[self.rank], self.what)
+        else: # by itself, somewhat later
+            end = time.monotonic() + 60
+            while state(self.pids[self.rank]) not in "T" and time.monotonic() < end:
+                time.sleep(0.02)
         self.began = time.monotonic()
         try:
             self.code = self.process.wait(DEADLINE_S)
@@ -81,12 +89,24 @@ exec {crew.run_command} {plan} --data {self.folder}/data.{RANK} --nvme {self.dis
             self.process.wait()
 
 
-def running(pid):
+def state(pid):
+    """Of a process, a letter; "" if there is none."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+            return file.read().rsplit(")", 1)[1].split()[0]
     except OSError:
-        return False
+        return ""
+
+
+def running(pid):
+    return state(pid) not in ("", "Z", "X")
+
+
+def segments_of(pid):
+    """Files of shared memory that a process has mapped and that are there."""
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as file:
+        paths = {line.rstrip("\n").split(None, 5)[-1] for line in file if " /dev/shm/" in line}
+    return {path for path in paths if os.path.exists(path)}
 
 
 def all_go(some):

@@ -1,13 +1,16 @@
-/* tests/ranks/watch.c - the watch over the ranks with a clock of the test's own: silence, a process
- * that was stopped itself, and a rank that is told and does not go. Two processes, no MPI.
+/* tests/ranks/watch.c - the watch over the ranks with clocks of the test's own, which stand still
+ * unless it moves them: silence, a process that was stopped itself, and a rank that is told and
+ * does not go. Two processes, no MPI.
  */
 #include "runtime/watch.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -17,7 +20,8 @@
 
 /* What the processes share; one of each a rank. */
 static struct shared {
-    atomic_llong ahead_ns[2]; /* of the clock of the machine */
+    atomic_llong now_ns[2];  /* on its clock */
+    atomic_uint n_turns[2];  /* of its watch, each of which begins with a poll */
     atomic_bool joined[2], cancelled[2], leave[2];
     atomic_int fails[2]; /* with this status, which the rank tells before it leaves */
     char why[2][600];
@@ -28,14 +32,20 @@ static pid_t pids[2];
 
 int clock_gettime(clockid_t clock, struct timespec *ret_time)
 {
-    const int rc = (int)syscall(SYS_clock_gettime, clock, ret_time);
+    if (!shared || clock != CLOCK_MONOTONIC)
+        return (int)syscall(SYS_clock_gettime, clock, ret_time);
+    const long long ns = atomic_load(&shared->now_ns[mine]);
+    *ret_time = (struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+    return 0;
+}
 
-    if (shared && clock == CLOCK_MONOTONIC) {
-        const long long ns = ret_time->tv_nsec + atomic_load(&shared->ahead_ns[mine]);
-        ret_time->tv_sec += ns / 1000000000;
-        ret_time->tv_nsec = ns % 1000000000;
-    }
-    return rc;
+int poll(struct pollfd *fds, nfds_t n, int ms)
+{
+    const struct timespec limit = {.tv_nsec = (ms < 10 ? ms : 10) * 1000000};
+
+    if (shared)
+        atomic_fetch_add(&shared->n_turns[mine], 1);
+    return (int)syscall(SYS_ppoll, fds, n, &limit, NULL, 0);
 }
 
 static zinf_status broadcast(const zinf_collective *self, const void *send, void *recv,
@@ -56,7 +66,7 @@ static void cancel(const zinf_collective *self, const char *why)
 
 static void nap(void)
 {
-    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
 }
 
 /* A rank: joins, waits until it is told to leave (and longer, if that is what is tested). */
@@ -68,6 +78,7 @@ static int be_rank(unsigned rank)
     zinf_error err = {0};
 
     mine = rank;
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* of a test that has failed */
     alarm(60 * CHECK_SLOWER);
     if (zinf_watch_open(&collective, &watch, &err)) {
         fprintf(stderr, "# %s\n", err.text);
@@ -86,6 +97,14 @@ static int be_rank(unsigned rank)
     return own.status ? 10 : failed ? 20 + (int)err.status : 0;
 }
 
+/* Whether it has come within a minute. */
+static bool comes(atomic_bool *what)
+{
+    for (int tries = 0; tries < 30000 * CHECK_SLOWER && !atomic_load(what); tries++)
+        nap();
+    return atomic_load(what);
+}
+
 static void set_out(void)
 {
     memset(shared, 0, sizeof *shared);
@@ -94,29 +113,27 @@ static void set_out(void)
     for (unsigned r = 0; r < 2; r++)
         if (!(pids[r] = fork()))
             _exit(be_rank(r));
-    for (int tries = 0; tries < 3000 * CHECK_SLOWER; tries++, nap())
-        if (atomic_load(&shared->joined[0]) && atomic_load(&shared->joined[1]))
-            return;
-    CHECK_MESSAGE(false, "the ranks did not join");
+    CHECK_MESSAGE(comes(&shared->joined[0]) && comes(&shared->joined[1]),
+                  "the ranks did not join");
 }
 
+/* So much later on its clock: until its watch has seen it, and said and heard what there was. */
 static void pass(unsigned rank, long long seconds)
 {
-    atomic_fetch_add(&shared->ahead_ns[rank], seconds * 1000000000);
+    atomic_fetch_add(&shared->now_ns[rank], seconds * 1000000000);
+    const unsigned before = atomic_load(&shared->n_turns[rank]);
+    for (int tries = 0; tries < 30000 * CHECK_SLOWER; tries++, nap())
+        if (atomic_load(&shared->n_turns[rank]) - before > 2)
+            return;
+    CHECK_MESSAGE(false, "the watch of rank %u does not go on", rank);
 }
 
-static void wait_ms(int ms)
-{
-    for (int i = 0; i < ms; i += 20)
-        nap();
-}
-
-/* Its exit code if it ends in so many seconds; else -1. */
-static int end_of(unsigned rank, int seconds)
+/* Its exit code if it ends within a minute; else -1. */
+static int end_of(unsigned rank)
 {
     int status;
 
-    for (int tries = 0; tries < seconds * 50; tries++, nap())
+    for (int tries = 0; tries < 30000 * CHECK_SLOWER; tries++, nap())
         if (waitpid(pids[rank], &status, WNOHANG) == pids[rank])
             return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     kill(pids[rank], SIGKILL);
@@ -128,7 +145,7 @@ static void both_leave(int first, int second)
 {
     atomic_store(&shared->leave[0], true);
     atomic_store(&shared->leave[1], true);
-    const int seconds = 20 * CHECK_SLOWER, code[] = {end_of(0, seconds), end_of(1, seconds)};
+    const int code[] = {end_of(0), end_of(1)};
     CHECK_MESSAGE(code[0] == first && code[1] == second, "rank 0 ends with %d (%s), rank 1 with %d "
                   "(%s)", code[0], shared->why[0], code[1], shared->why[1]);
 }
@@ -136,7 +153,8 @@ static void both_leave(int first, int second)
 static void ranks_that_live_hear_of_no_failure(void)
 {
     set_out();
-    wait_ms(2500);
+    for (int i = 0; i < 3 * ZINF_SILENCE_S; i++)
+        pass(i % 2, 4); /* a beat, and what the other has said meanwhile */
     both_leave(0, 0);
     CHECK(!shared->cancelled[0] && !shared->cancelled[1]);
 }
@@ -146,9 +164,7 @@ static void a_rank_that_was_stopped_itself_blames_nobody(void)
     for (unsigned r = 0; r < 2; r++) {
         set_out();
         pass(r, ZINF_SILENCE_S + 5); /* it has heard nothing, but it did not listen */
-        wait_ms(1500);
         pass(r, 100 * ZINF_SILENCE_S);
-        wait_ms(1500);
         both_leave(0, 0);
         CHECK(!shared->cancelled[0] && !shared->cancelled[1]);
     }
@@ -158,22 +174,22 @@ static void a_silent_rank_is_named_when_its_time_is_over_and_not_before(void)
 {
     for (unsigned r = 0; r < 2; r++) {
         char words[80];
+        siginfo_t info;
         set_out();
         kill(pids[!r], SIGSTOP);
-        wait_ms(300);
-        for (int i = 0; i < 2; i++, wait_ms(400))
+        CHECK(waitid(P_PID, (id_t)pids[!r], &info, WSTOPPED) == 0);
+        pass(r, 0); /* what was on its way */
+        for (int i = 0; i < 2; i++)
             pass(r, ZINF_SILENCE_S / 2 - 1); /* less than makes it doubt itself */
         CHECK_MESSAGE(!shared->cancelled[r], "%s", shared->why[r]);
         pass(r, ZINF_SILENCE_S / 2 - 1);
-        for (int tries = 0; tries < 100 && !atomic_load(&shared->cancelled[r]); tries++)
-            nap();
         snprintf(words, sizeof words, "rank %u has been silent for %d s", !r, ZINF_SILENCE_S);
         CHECK_MESSAGE(shared->cancelled[r] && strstr(shared->why[r], words), "\"%s\"",
                       shared->why[r]);
         atomic_store(&shared->leave[r], true);
-        CHECK(end_of(r, 20 * CHECK_SLOWER) == 20 + ZINF_MACHINE);
+        CHECK(end_of(r) == 20 + ZINF_MACHINE);
         kill(pids[!r], SIGKILL);
-        end_of(!r, 20);
+        end_of(!r);
     }
 }
 
@@ -182,16 +198,14 @@ static void a_rank_that_does_not_go_is_ended_after_its_grace(void)
     for (unsigned r = 0; r < 2; r++) {
         set_out();
         kill(pids[!r], SIGKILL);
-        end_of(!r, 20);
-        for (int tries = 0; tries < 250 && !atomic_load(&shared->cancelled[r]); tries++)
-            nap();
-        CHECK_MESSAGE(strstr(shared->why[r], "has ended without a word"), "\"%s\"",
+        end_of(!r);
+        CHECK_MESSAGE(comes(&shared->cancelled[r]) &&
+                          strstr(shared->why[r], "has ended without a word"), "\"%s\"",
                       shared->why[r]);
-        pass(r, ZINF_GRACE_S - 2);
-        wait_ms(500);
+        pass(r, ZINF_GRACE_S - 1);
         CHECK(waitpid(pids[r], NULL, WNOHANG) == 0); /* still has time */
-        pass(r, 4);
-        CHECK(end_of(r, ZINF_GRACE_S / 2) == ZINF_MACHINE);
+        atomic_fetch_add(&shared->now_ns[r], 2000000000);
+        CHECK(end_of(r) == ZINF_MACHINE);
     }
 }
 
@@ -202,12 +216,12 @@ static void a_failing_ranks_status_is_the_others_too(void)
             set_out();
             atomic_store(&shared->fails[r], status);
             atomic_store(&shared->leave[r], true);
-            for (int tries = 0; tries < 250 && !atomic_load(&shared->cancelled[!r]); tries++)
-                nap();
-            CHECK_MESSAGE(strstr(shared->why[!r], "failed: mine"), "\"%s\"", shared->why[!r]);
+            CHECK_MESSAGE(comes(&shared->cancelled[!r]) &&
+                              strstr(shared->why[!r], "failed: mine"), "\"%s\"",
+                          shared->why[!r]);
             atomic_store(&shared->leave[!r], true);
-            CHECK(end_of(r, 20 * CHECK_SLOWER) == 10);
-            CHECK(end_of(!r, 20 * CHECK_SLOWER) == 20 + status);
+            CHECK(end_of(r) == 10);
+            CHECK(end_of(!r) == 20 + status);
         }
 }
 
@@ -217,11 +231,10 @@ static void a_rank_that_hangs_ends_with_the_status_it_was_told(void)
     set_out();
     atomic_store(&shared->fails[1], ZINF_BAD_INPUT);
     atomic_store(&shared->leave[1], true);
-    for (int tries = 0; tries < 250 && !atomic_load(&shared->cancelled[0]); tries++)
-        nap();
-    CHECK(end_of(1, 20 * CHECK_SLOWER) == 10);
-    pass(0, ZINF_GRACE_S + 2);
-    CHECK(end_of(0, ZINF_GRACE_S / 2) == ZINF_BAD_INPUT);
+    CHECK(comes(&shared->cancelled[0]));
+    CHECK(end_of(1) == 10);
+    atomic_fetch_add(&shared->now_ns[0], (ZINF_GRACE_S + 2) * 1000000000ll);
+    CHECK(end_of(0) == ZINF_BAD_INPUT);
 }
 
 int main(void)
