@@ -199,7 +199,7 @@ static void odd_sizes_are_equal_to_the_last_byte_on_nvme_and_host(void)
                                    "prefetch.read=2 prefetch.upload=1 tier.param=host "
                                    "tier.grad=host tier.optimizer=host tier.checkpoint=host",
                                    &plan, &err) == ZINF_OK, "%s", err.text);
-        alarm(60);
+        alarm(120);
         trainer_run(&plan, &options, &found[i]);
         alarm(0);
         zinf_plan_free(&plan);
@@ -291,7 +291,7 @@ static int run_alone(const char *threads)
 
     snprintf(sets, sizeof sets, ARITHMETIC "tier.param=host tier.grad=host tier.optimizer=host "
              "tier.checkpoint=host prefetch.read=1 prefetch.upload=1 threads=%s", threads);
-    alarm(60);
+    alarm(120);
     if (trainer_plan(&long_sums, false, sets, &plan, &err)) {
         printf("%s\n", err.text);
         return (int)err.status;

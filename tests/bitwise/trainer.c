@@ -177,7 +177,7 @@ void trainer_run(const zinf_plan *plan, const trainer_options *o, trainer_outcom
 
 void trainer_train(zinf_plan *plan, const trainer_options *options, trainer_outcome *ret_outcome)
 {
-    alarm(30);
+    alarm(120); /* what hangs is killed */
     trainer_run(plan, options, ret_outcome);
     alarm(0);
     zinf_plan_free(plan);

@@ -12,7 +12,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 
 import lab as lib
 from lab import same, tiers
@@ -519,11 +518,7 @@ def a_signal_ends_the_run_after_a_step_with_a_checkpoint():
         [lab.run_command, lab.plan(MODEL, DEVICE), "--data", lab.text, "--log", log, "--steps",
          "1000000", "--save", saved], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        if os.path.exists(log) and os.path.getsize(log) > 500:
-            break
-        time.sleep(0.02)
+    lib.wait_for(lambda: os.path.exists(log) and os.path.getsize(log) > 500, process)
     process.send_signal(signal.SIGTERM)
     _, text = process.communicate(timeout=60)
     assert process.returncode == 0 and "stopped after step" in text, (process.returncode, text)
@@ -542,8 +537,7 @@ def threads_wait_briefly_unless_the_user_says_otherwise():
             [lab.run_command, lab.plan(MODEL, DEVICE), "--data", lab.text, "--log", log, "--steps",
              "1000000"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL, env=env)
-        while process.poll() is None and not (os.path.exists(log) and os.path.getsize(log)):
-            time.sleep(0.02)
+        lib.wait_for(lambda: os.path.exists(log) and os.path.getsize(log), process)
         with open(f"/proc/{process.pid}/environ", encoding="utf-8") as file:
             found = [word for word in file.read().split("\0") if "_WAIT_" in word or "_SPIN" in word]
         with open(f"/proc/{process.pid}/comm", encoding="utf-8") as file:

@@ -1,6 +1,7 @@
 # tests/e2e/paths.py - the files and directories that a run is given: which may be the same or lie in
 # each other, what can be known to fail is refused before anything is made, and what fails later
 # takes no training with it. argv: zinf-plan, zinf-run.
+import atexit
 import json
 import os
 import re
@@ -9,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import lab as lib
 
@@ -191,11 +191,10 @@ class Started:
              "--steps", "1000000", *options.split()], cwd=place, stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             env={**os.environ, "OMP_WAIT_POLICY": "passive"})
+        atexit.register(self.process.kill)  # of a test that has failed
 
     def wait(self, condition):
-        end = time.monotonic() + 60
-        while not condition() and self.process.poll() is None and time.monotonic() < end:
-            time.sleep(0.005)
+        lib.wait_for(condition, self.process)
 
     def stop(self, code):
         self.process.send_signal(signal.SIGTERM)

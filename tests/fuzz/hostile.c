@@ -20,7 +20,7 @@
 #include "tests/fuzz/scratch.h"
 
 #define MOST_MEMORY ((rlim_t)512 << 20)
-enum { MOST_SECONDS = 1, WALL_SECONDS = 30 };
+enum { MOST_SECONDS = 1, WALL_SECONDS = 60 };
 
 /* ---- a process with limits ---- */
 

@@ -427,15 +427,20 @@ def storage_moves_the_bytes_that_were_predicted():
     p = plan("plan", model("wide"), cluster("big"), on("nvme", "tiles=2"))
     predicted = [sum(t[k] for t in p["traffic"].values()) for k in ("read_bytes", "write_bytes")]
     for engine in "threads", "uring":
-        # The least of three: a machine that is short of memory reads programs again.
-        few, many = ([min(of) for of in zip(*(io_of("plan", steps, engine) for _ in range(3)))]
-                     for steps in (1, 4))
-        moved = [b - a for a, b in zip(few, many)]
+        # The least of three or more: a machine that is short of memory reads programs again.
+        few = many = [math.inf, math.inf]
+        for tries in range(12):
+            few, many = (list(map(min, least, io_of("plan", steps, engine)))
+                         for least, steps in ((few, 1), (many, 4)))
+            moved = [b - a for a, b in zip(few, many)]
+            # The process is also charged a page or two of what is not ours: reads of programs and
+            # data that left the page cache, writes of the filesystem's metadata for the lock file.
+            good = all(abs(done - 3 * expected) <= 64 << 10
+                       for done, expected in zip(moved, predicted))
+            if tries >= 2 and good:
+                break
         print(f"# {engine}: moved {moved} bytes in 3 steps, predicted {predicted} in one")
-        # The process is also charged a page or two of what is not ours: reads of programs and
-        # data that left the page cache, writes of the filesystem's metadata for the lock file.
-        for done, expected in zip(moved, predicted):
-            assert abs(done - 3 * expected) <= 64 << 10, (engine, moved, predicted)
+        assert good, (engine, moved, predicted)
 
 
 def many_steps_leave_descriptors_and_memory_flat():

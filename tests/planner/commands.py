@@ -51,7 +51,7 @@ def write(name, text):
 
 def run(*args, **more):
     more.setdefault("stdout", subprocess.PIPE)
-    return subprocess.run([plan, *args], text=True, stderr=subprocess.PIPE, timeout=120, **more)
+    return subprocess.run([plan, *args], text=True, stderr=subprocess.PIPE, timeout=400, **more)
 
 
 def sets(**pins):
@@ -352,7 +352,7 @@ def a_plan_that_cannot_be_written_is_one_line_and_its_code():
 
 def a_plan_larger_than_a_file_may_be_is_one_line_and_exit_4():
     done = subprocess.run(["bash", "-c", 'ulimit -f 10; exec "$@"', "-", plan, nano, split, "-o",
-                           path("large")], capture_output=True, text=True, timeout=120)
+                           path("large")], capture_output=True, text=True, timeout=400)
     assert done.returncode == 4 and done.stderr.count("\n") == 1, done
     assert not [f for f in os.listdir(work) if f.startswith("large")]
 

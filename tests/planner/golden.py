@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 plan, root, path = sys.argv[1:4]
 update = "--update" in sys.argv[4:]
-LIMIT_S = 60  # a case takes a few seconds of CPU; the machine may be busy
+LIMIT_S = 240  # a case takes a few seconds of CPU; the machine may be busy
 DECISIONS = ("tiers", "batch", "order", "tiles", "checkpoints", "prefetch", "partitioning",
              "collectives", "optimizer")
 

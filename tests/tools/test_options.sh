@@ -56,18 +56,18 @@ ln "$work/text" "$work/marked/deep/other"
 mkdir "$work/marked/tuned"
 for tool in quickstart finetune; do # should it not be refused, it is stopped
     check "tools/$tool leaves another's directory alone" 2 'is not empty and was not made by' \
-        timeout 10 "$tools/$tool" --work "$work/mine"
+        timeout 60 "$tools/$tool" --work "$work/mine"
     check "tools/$tool refuses a file as a directory" 2 'is no directory' \
-        timeout 10 "$tools/$tool" --work "$work/text"
+        timeout 60 "$tools/$tool" --work "$work/text"
     check "tools/$tool refuses a text that is a link in --work" 2 'is also in --work' \
-        timeout 10 "$tools/$tool" --work "$work/marked" --text "$work/text"
+        timeout 60 "$tools/$tool" --work "$work/marked" --text "$work/text"
     check "tools/$tool refuses a text in --work" 2 'lies in --work' \
-        timeout 10 "$tools/$tool" --work "$work/marked" --text "$work/marked/deep/other"
+        timeout 60 "$tools/$tool" --work "$work/marked" --text "$work/marked/deep/other"
 done
 check "tools/finetune refuses a model in --work" 2 'lies in --work' \
-    timeout 10 "$tools/finetune" --work "$work/marked" --model "$work/marked/tuned"
+    timeout 60 "$tools/finetune" --work "$work/marked" --model "$work/marked/tuned"
 check "tools/finetune refuses a model that --work lies in" 2 'is not empty' \
-    timeout 10 "$tools/finetune" --work "$work/mine" --model "$work/mine"
+    timeout 60 "$tools/finetune" --work "$work/mine" --model "$work/mine"
 check "nothing of it was written" 0 'mine' \
     bash -c 'cat "$1/mine/train.txt" && [ "$(find "$1/mine" "$1/marked" | wc -l)" = 9 ]' - "$work"
 check "tools/smollm2.py replaces no directory" 1 'is there already' \
