@@ -27,7 +27,7 @@
 #include "tests/bitwise/trainer.h"
 #include "tests/check.h"
 
-enum { SECONDS = 60, MOST_ARGUMENTS = 24, DIGEST_BYTES = 1 << 18 };
+enum { SECONDS = 150, MOST_ARGUMENTS = 24, DIGEST_BYTES = 1 << 18 };
 
 static const char *zinf_run;
 static char work[64]; /* everything below is in it */
