@@ -371,6 +371,7 @@ LONG = lab.plan({**MODEL, "steps": 1000000}, tiers("host"))
 def started(*words, stdout=subprocess.DEVNULL):
     process = subprocess.Popen([lab.run_command, *words], stdin=subprocess.DEVNULL, stdout=stdout,
                                stderr=subprocess.PIPE, text=True)
+    fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 1 << 20)  # of 10000 saves what is said
     atexit.register(process.kill)  # of a test that has failed
     return process
 
