@@ -501,7 +501,6 @@ static void gemm_run(zinf_gemm *gemm, const void *a, const void *b, const void *
 
 void LEVEL(zinf_cpu_gemm)(zinf_kernels *table)
 {
-    table->gemm_library = false;
     table->gemm_create = gemm_create;
     table->gemm_run = gemm_run;
     table->gemm_destroy = gemm_destroy;
