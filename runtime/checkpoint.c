@@ -207,6 +207,7 @@ static json_object *make_manifest(const zinf_checkpoint_writer *w)
     }
     zinf_json_add(m, "files", files);
     for (uint32_t i = 0; i < w->plan->n_tensors; i++) {
+    zinf_json_add(m, "n_skipped", json_object_new_uint64(w->progress.n_skipped));
         json_object *tensor = json_object_new_object();
         const char *name = w->plan->tensors[i].name;
         zinf_json_add(tensor, "name", json_object_new_string(name));
@@ -245,7 +246,7 @@ static zinf_status write_small(const zinf_checkpoint_writer *w, const char *name
 /* With its checksum; if not `whole`, only its space is kept, of any step's. */
 static zinf_status write_manifest(const zinf_checkpoint_writer *w, bool whole, zinf_error *err)
 {
-    enum { MORE = 64 }; /* digits of a later step and data position */
+    enum { MORE = 64 }; /* digits of a later step, data position and number of skips */
     errno = 0;
     json_object *manifest = make_manifest(w);
     const char *text = json_object_to_json_string_ext(

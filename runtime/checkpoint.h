@@ -25,6 +25,7 @@ typedef struct zinf_progress {
     double loss_scale;      /* 1 unless fp16 */
     uint64_t plan_hash;     /* of the plan that wrote it; informative */
 } zinf_progress;
+    uint64_t n_skipped;     /* steps in a row, the last one among them, whose update was left out */
 
 typedef enum zinf_state_array { ZINF_STATE_MASTER, ZINF_STATE_M, ZINF_STATE_V, ZINF_N_STATES }
     zinf_state_array;

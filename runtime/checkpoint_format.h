@@ -2,7 +2,8 @@
  * the safetensors files, and whole reads and writes. Internal to checkpoints.
  *
  * manifest.json, in this order: format, version, step, data_position, seed, loss_scale, plan_hash,
- * model {}, files {name: {bytes, header}}, tensors [{name, shape, master, m, v}], checksum.
+ * n_skipped (0 where it is missing), model {}, files {name: {bytes, header}}, tensors [{name,
+ * shape, master, m, v}], checksum.
  * Every checksum is 16 hex digits: `master`, `m`, `v` are that array's element_sum.h, which ranks
  * can add up; the others are xxh64 with seed 0, `header` of a file's bytes before its data,
  * `checksum` of all of the manifest before its own digits. Together they cover every byte of the

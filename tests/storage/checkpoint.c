@@ -16,6 +16,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "tests/check.h"
 
@@ -104,7 +105,7 @@ static zinf_plan make_plan(void)
 
 static zinf_progress make_progress(uint64_t step)
 {
-    return (zinf_progress){step, 8 * step, UINT64_MAX - 3, 0.1, 0xfedcba9876543210u};
+    return (zinf_progress){step, 8 * step, UINT64_MAX - 3, 0.1, 0xfedcba9876543210u, 3};
 }
 
 static float value(uint64_t step, uint32_t tensor, unsigned array, uint64_t i)
@@ -403,6 +404,33 @@ static void a_place_is_one_run_s_and_names_the_other(void)
         CHECK(!zinf_checkpoint_claim(directory, resumed[i], &second, &err));
         zinf_checkpoint_release(second);
     }
+}
+
+/* Of a manifest from before it was counted, none in a row were skipped. */
+static void a_manifest_without_skips_has_none(void)
+{
+    static const char member[] = "\"n_skipped\": 3,";
+    const zinf_plan plan = make_plan();
+    zinf_progress progress = {0};
+    zinf_checkpoint_reader *r = NULL;
+    char path[300];
+    size_t n;
+
+    start_anew();
+    CHECK(!save(4));
+    snprintf(path, sizeof path, "%s/step-4/manifest.json", directory);
+    char *text = slurp(path, &n), *at = strstr(text, member);
+    CHECK(at);
+    memset(at, ' ', sizeof member - 1);
+    const size_t sum = n - strlen("\"\n}\n") - 16;
+    char digits[20];
+    snprintf(digits, sizeof digits, "%016" PRIx64, (uint64_t)XXH64(text, sum, 0));
+    memcpy(text + sum, digits, 16);
+    spill(path, text, n);
+    free(text);
+    CHECK_MESSAGE(!zinf_checkpoint_open(directory, &plan, &r, &progress, &err), "%s", err.text);
+    CHECK(progress.step == 4 && progress.n_skipped == 0);
+    zinf_checkpoint_close(r);
 }
 
 /* In a child: a disk of which others take all but what was reserved. */
@@ -815,6 +843,7 @@ int main(void)
     RUN(what_others_put_in_the_way_is_named_and_left);
     RUN(two_writers_do_not_share_a_directory);
     RUN(a_place_is_one_run_s_and_names_the_other);
+    RUN(a_manifest_without_skips_has_none);
     RUN(space_that_is_reserved_nobody_takes);
     RUN(what_a_killed_run_of_another_model_reserved_is_used);
     RUN(the_disk_must_hold_all_that_will_be_there_at_once);
