@@ -31,7 +31,11 @@ enum {
 };
 #define ZINF_MANIFEST_NAME "manifest.json"
 #define ZINF_LATEST_NAME "latest"
-#define ZINF_RESERVED_NAME ".zinf-reserved" /* a directory like .zinf-writing, for the next save */
+#define ZINF_LOCK_NAME ".zinf-lock" /* held by a run that saves there */
+/* Directories of a checkpoint's files: being written, being removed, for the next save. */
+#define ZINF_WRITING_NAME ".zinf-writing"
+#define ZINF_REMOVING_NAME ".zinf-removing"
+#define ZINF_RESERVED_NAME ".zinf-reserved"
 #define ZINF_MANIFEST_END "\"\n}\n" /* what follows the manifest's own checksum */
 
 extern const char *const zinf_state_files[ZINF_N_STATES]; /* "master.safetensors", .. */
@@ -71,6 +75,8 @@ zinf_status zinf_read_all(int fd, void *ret_bytes, uint64_t n, uint64_t offset,
 /* Creates the directory unless it is there, and opens it. */
 zinf_status zinf_checkpoint_directory(const char *directory, bool *ret_created, int *ret_fd,
                                       zinf_error *err);
+/* Is `name` a directory that holds nothing but our files? */
+bool zinf_checkpoint_is_only_ours(int dir_fd, const char *name);
 /* The step of a name "step-<n>", without leading zeros; false for any other. */
 bool zinf_checkpoint_step_name(const char *name, uint64_t *ret_step);
 /* The step of a checkpoint of ours with that name; false for all else. */
