@@ -239,6 +239,19 @@ static zinf_status read_betas(const zinf_spec_file *file, const zinf_yaml_node *
     return ZINF_OK;
 }
 
+/* A whole number is compared as one: a double rounds what exceeds 2^53. */
+static bool is_in_range(const zinf_spec_key *key, uint64_t integer, double real)
+{
+    switch (key->type) {
+    case ZINF_SPEC_INTEGER:
+    case ZINF_SPEC_INTEGER32:
+    case ZINF_SPEC_BYTES:
+        return integer >= (uint64_t)key->min && integer <= (uint64_t)key->max;
+    default:
+        return real >= key->min && real <= key->max;
+    }
+}
+
 static zinf_status read_number(const zinf_spec_file *file, const zinf_yaml_node *node,
                                const zinf_spec_key *key)
 {
@@ -257,11 +270,9 @@ static zinf_status read_number(const zinf_spec_file *file, const zinf_yaml_node 
     case ZINF_SPEC_INTEGER:
     case ZINF_SPEC_INTEGER32:
         result = zinf_value_integer(node->text, &integer, &why);
-        real = (double)integer;
         break;
     case ZINF_SPEC_BYTES:
         result = zinf_value_bytes(node->text, &integer, &why);
-        real = (double)integer;
         break;
     case ZINF_SPEC_REAL:
         result = zinf_value_real(node->text, &real, &why);
@@ -271,7 +282,7 @@ static zinf_status read_number(const zinf_spec_file *file, const zinf_yaml_node 
     }
     if (result == ZINF_VALUE_BAD)
         return fail_type(file, node, key, why.text);
-    if (result || !(real >= key->min && real <= key->max))
+    if (result || !is_in_range(key, integer, real))
         return fail_range(file, node, key);
     if (key->type == ZINF_SPEC_INTEGER32) {
         uint32_t narrow = (uint32_t)integer; /* the row's max fits */
