@@ -21,20 +21,16 @@ enum { MAX_MESSAGE = 800, MAX_FILE_NAME = 150, MAX_PATH = 80 };
 zinf_excerpt zinf_spec_excerpt(const char *text)
 {
     enum { KEEP = 48 };
+    const size_t all = strnlen(text, KEEP + 1);
     zinf_excerpt excerpt = {.text = "\""};
-    size_t n = 1;
+    size_t n = all < KEEP ? all : KEEP;
 
-    for (size_t i = 0; text[i] && i < KEEP; i++) {
-        unsigned char c = (unsigned char)text[i];
-        excerpt.text[n++] = c < ' ' || c == 0x7f ? '?' : (char)c;
-    }
-    if (strnlen(text, KEEP + 1) > KEEP) {
-        while (n > 1 && ((unsigned char)excerpt.text[n - 1] & 0x80)) /* no half characters */
-            n--;
-        memcpy(excerpt.text + n, "...", 3);
-        n += 3;
-    }
-    memcpy(excerpt.text + n, "\"", 2);
+    memcpy(excerpt.text + 1, text, n);
+    while (all > KEEP && n && (unsigned char)text[n - 1] & 0x80) /* no half characters */
+        n--;
+    strcpy(excerpt.text + 1 + n, all > KEEP ? "..." : "");
+    zinf_plain_text(excerpt.text + 1);
+    strcat(excerpt.text, "\"");
     return excerpt;
 }
 
@@ -155,10 +151,12 @@ static bool is_null(const zinf_yaml_node *node)
 
 static bool is_text(const char *text)
 {
-    for (; *text; text++)
-        if ((unsigned char)*text < ' ' || *text == 0x7f)
-            return false;
-    return true;
+    size_t left = strlen(text), n;
+    bool control = false;
+
+    for (; left && !control; text += n, left -= n)
+        n = zinf_character(text, left, &control);
+    return !control;
 }
 
 /* Text of key->min to key->max bytes into `to`, which holds one more. */

@@ -310,9 +310,12 @@ static zinf_status add_shard(zinf_hf_reader *r, const char *name, zinf_error *er
 
 static bool is_printable(const char *name)
 {
-    while (*name && (unsigned char)*name >= ' ' && *name != 0x7f)
-        name++;
-    return !*name;
+    size_t left = strlen(name), n;
+    bool control = false;
+
+    for (; left && !control; name += n, left -= n)
+        n = zinf_character(name, left, &control);
+    return !control;
 }
 
 /* Each file once; a name stays inside the directory. */

@@ -13,6 +13,7 @@ import struct
 import sys
 import tempfile
 import threading
+import unicodedata
 
 import tokenize_cut
 
@@ -33,8 +34,13 @@ def shown(text, most=60):
     return text if len(text) <= most else text[:most] + "..."
 
 
+def plain(text):
+    """Without control characters, which command a terminal: any file's name may be in it."""
+    return "".join("?" if unicodedata.category(c) == "Cc" else c for c in text)
+
+
 def fail(code, text):
-    print(f"tools/tokenize: {text}", file=sys.stderr)
+    print(f"tools/tokenize: {plain(text)}", file=sys.stderr)
     sys.exit(code)
 
 
@@ -353,7 +359,8 @@ def main():
         out.close()
     sys.stdout.reconfigure(errors="surrogateescape")  # any path
     try:
-        print(f"{output}: {count} tokens of {8 * width} bits, vocabulary {vocab}", flush=True)
+        print(f"{plain(output)}: {count} tokens of {8 * width} bits, vocabulary {vocab}",
+              flush=True)
     except OSError as error:
         fail(4, f"\"{output}\" is written, but standard output cannot be: {error.strerror}")
 
