@@ -64,6 +64,7 @@ def what_is_in_the_way_of_another_is_refused_before_anything_is_made():
     here = place + "/"
     own, model = "directory of its own", "nothing is written into the model"
     ours = "that name is a checkpoint's"
+    file = "it is a file; name the directory in which config.json"
     for options, words in {
             # the same, however it is spelled
             "--save new --export new": own,
@@ -108,6 +109,9 @@ def what_is_in_the_way_of_another_is_refused_before_anything_is_made():
             "--eval plan": "a plan of zinf-plan",
             "--val plan": "a plan of zinf-plan",
             # directories that cannot become an export
+            "--init text": file, "--init text --export new": file,
+            "--init text --export new --export-dtype source": file,
+            "--init nowhere --export new": '^zinf-run: "nowhere" cannot be opened: No such file',
             "--export dangling": "link to what is not there",
             "--export sub/..": '^zinf-run: --export "sub/.." and [^:]* ".*": an export',
             "--export text": own, "--export also-text": own,
