@@ -171,7 +171,9 @@ static zinf_status parse(int argc, char **argv, options *ret, zinf_error *err)
     const zinf_named_file files[] = {{"MODEL", o.model, false}, {"CLUSTER", o.cluster, false},
                                      {"MODEL", fits ? config : NULL, false},
                                      {"-o", o.output, true}, {"--trace", o.trace, true}};
-    if (zinf_files_distinct(files, sizeof files / sizeof *files, err) != ZINF_OK)
+    const size_t n_files = sizeof files / sizeof *files;
+    if (zinf_files_distinct(files, n_files, err) != ZINF_OK ||
+        zinf_files_spare_checkpoints(files, n_files, err) != ZINF_OK)
         return err->status;
     *ret = o;
     return ZINF_OK;

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import signal
 import stat
 import struct
@@ -65,6 +66,28 @@ def parse(words):
     return given[0], given[1:], output, separator
 
 
+def is_checkpoint(folder):
+    manifest = os.path.join(folder, "manifest.json")
+    try:
+        number = os.open(manifest, os.O_RDONLY | os.O_NONBLOCK)  # no waiting for a pipe's writer
+        with open(number, "rb") as file:
+            return b'"zinf checkpoint"' in (file.read(64) or b"")
+    except OSError:
+        return False
+
+
+def is_of_checkpoints(path):
+    """As runtime/checkpoint_owns.c: a file in one, or beside some by a name of theirs."""
+    folder, name = os.path.split(path)
+    if is_checkpoint(folder):
+        return True
+    if not re.match(r"step-|\.zinf-|(latest|manifest\.json)$", name) or not os.path.isdir(folder):
+        return False
+    return os.path.lexists(os.path.join(folder, ".zinf-lock")) or any(
+        entry.startswith("step-") and is_checkpoint(os.path.join(folder, entry))
+        for entry in os.listdir(folder))
+
+
 def check_output(output, inputs):
     """The file that -o stands for: what a symbolic link leads to."""
     found, real = None, os.path.realpath(output)
@@ -79,6 +102,9 @@ def check_output(output, inputs):
                  stat.S_IFSOCK: "a socket"}
         kind = kinds.get(found and stat.S_IFMT(found.st_mode), "a directory")
         fail(2, f"-o \"{output}\" is {kind}; a token file can only be a regular file")
+    if is_of_checkpoints(real):
+        fail(2, f"-o \"{output}\" is in a checkpoint, or beside some by a name that is theirs; "
+             "give another name")
     for path in inputs:
         if found and os.path.exists(path) and os.path.samestat(found, os.stat(path)):
             fail(2, f"-o \"{output}\" is an input, \"{path}\", and would be overwritten")
