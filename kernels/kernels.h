@@ -28,7 +28,9 @@
 
 #include "kernels/dtype.h"
 
-/* C[m][n] = (accumulate ? C : 0) + op(A)[m][k] * op(B)[k][n] + bias[n] + residual[m][n].
+/* C[m][n] = (accumulate ? C : 0) + op(A)[m][k] * op(B)[k][n] + bias[n] + residual[m][n], each sum
+ * in the order of k from C on (but for the reference's, which is wider): so two calls that
+ * accumulate into fp32, cut at a multiple of 32 of k, have the bits of one.
  * op(A) is A stored [m][k], or, if trans_a, stored [k][m]; op(B) is B stored [k][n], or, if
  * trans_b, stored [n][k]. a and b have one type (f32 or bf16); c is f32 or the type of a and b;
  * bias and residual, where present, have the type of a and b. */

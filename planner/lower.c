@@ -668,23 +668,26 @@ uint64_t zinf_classifier_chunk(const zinf_model *model, const zinf_cluster *clus
 {
     /* Logits in fp32 and their gradient may take a sixteenth of the device. A chunk reads the
      * weight twice and its fp32 gradient once, and writes that: 12 bytes (16 in fp32) for
-     * 6 * chunk FLOP. Chunks in which that takes a sixteenth of the time are long enough. */
+     * 6 * chunk FLOP. Chunks in which that takes a sixteenth of the time are long enough. The
+     * weight's gradient goes on from chunk to chunk, with the bits of one call where they are cut
+     * at multiples of 32 (kernels/kernels.h): so no bit depends on the machine here. */
+    enum { STEP = 32 };
     const uint64_t act = zinf_dtype_bytes(model->precision);
     const uint64_t most = cluster->device.memory_bytes / 16;
     const uint64_t rows = (model->vocab + d->tiles[ZINF_LINEAR_VOCAB] - 1) /
                           d->tiles[ZINF_LINEAR_VOCAB];
     const double enough = 16 * (double)(8 + 2 * act) / 6 *
                           zinf_device_peak(cluster, model->precision) / cluster->device.bandwidth;
-    uint64_t chunk = most / (zinf_scores_ld(rows) * (4 + act)) / 16 * 16;
+    uint64_t chunk = most / (zinf_scores_ld(rows) * (4 + act)) / STEP * STEP;
 
     if ((double)chunk > enough)
-        chunk = ((uint64_t)enough + 15) / 16 * 16;
-    if (chunk < 16)
-        chunk = 16;
+        chunk = ((uint64_t)enough + STEP - 1) / STEP * STEP;
+    if (chunk < STEP)
+        chunk = STEP;
     if (chunk >= tokens)
         return tokens;
     const uint64_t n = (tokens + chunk - 1) / chunk; /* of equal size */
-    return ((tokens + n - 1) / n + 15) / 16 * 16;
+    return ((tokens + n - 1) / n + STEP - 1) / STEP * STEP;
 }
 
 void zinf_lower(zinf_builder *b, const zinf_model *model, const zinf_cluster *cluster,

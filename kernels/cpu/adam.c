@@ -20,8 +20,7 @@ INLINE void update(bool bf16, const zinf_adam_args *args, const float *grad, int
 
 #pragma omp for schedule(static)
     for (int64_t block = 0; block < n; block += PARALLEL_BLOCK)
-        for (int64_t i = block; i < n && i < block + PARALLEL_BLOCK; i += VL) {
-            const int64_t left = n - i;
+        FOR_VECTORS(i, left, block, n < block + PARALLEL_BLOCK ? n : block + PARALLEL_BLOCK, {
             const vf g = vf_load_n(grad + i, left) * grad_scale;
             const vf new_m = vf_fma(beta1, vf_load_n(m + i, left), rest1 * g);
             const vf new_v = vf_fma(beta2, vf_load_n(v + i, left), rest2 * g * g);
@@ -33,7 +32,7 @@ INLINE void update(bool bf16, const zinf_adam_args *args, const float *grad, int
             vf_store_n(master + i, left, p);
             if (param)
                 act_store(bf16, param, i, left, p);
-        }
+        });
 }
 
 static void adam(const zinf_kernels *self, const zinf_adam_args *args, const float *grad,

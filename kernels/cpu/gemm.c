@@ -1,10 +1,11 @@
-/* kernels/cpu/gemm.c - GEMM in vectors, compiled once per level: where oneDNN is missing, or
- * would let an element's bits depend on the shape (its AVX2 version does), or has no bf16.
+/* kernels/cpu/gemm.c - GEMM in vectors of fp32, compiled once per level: fp32 of every level, and
+ * bf16 where there are no dot products of it.
  *
  * C is cut into blocks, each owned by one thread; its piece of scratch holds fp32 panels of A and
  * B, zero padded, and the block's sums. Every element is one chain of fused multiply-adds in the
- * order of k, then (accumulate, bias, residual) are added and the result rounded: its bits depend
- * on neither shape, threads nor scratch.
+ * order of k, which begins with C where C is accumulated; then (bias, residual) are added and the
+ * result rounded: its bits depend on neither shape, threads nor scratch, and where C is fp32 not
+ * on how k is cut into calls.
  */
 #include <omp.h>
 #include <stdlib.h>
@@ -74,7 +75,7 @@ static zinf_gemm *gemm_create(const zinf_kernels *self, const zinf_gemm_desc *de
 }
 
 /* Panels of `width` rows of op(A) or columns of op(B): [panel][depth][width], zero padded. Element
- * (i, p) of the source is at i * step_i + p * step_p. */
+ * (i, p) of the source is at i * step_i + p * step_p, one of which is 1. */
 INLINE void pack(bool bf16, const void *from, int64_t at, int64_t step_i, int64_t step_p,
                  int64_t n, int64_t depth, int64_t width, float *to)
 {
@@ -89,14 +90,30 @@ INLINE void pack(bool bf16, const void *from, int64_t at, int64_t step_i, int64_
                                act_load(bf16, from, base + p * step_p + i, count - i));
             continue;
         }
-        for (int64_t i = 0; i < width; i++)
-            for (int64_t p = 0; p < depth; p++) {
-                const int64_t source = base + i * step_i + p;
-                to[p * width + i] = i >= count ? 0 :
-                    bf16 ? zinf_bf16_to_f32(((const uint16_t *)from)[source]) :
-                           ((const float *)from)[source];
+        for (int64_t p = 0; p < depth; p += VL)
+            for (int64_t i = 0; i < width; i += VL) {
+                vf r[VL];
+                for (int64_t q = 0; q < VL; q++)
+                    r[q] = i + q < count ? act_load(bf16, from, base + (i + q) * step_i + p,
+                                                    depth - p) : vf_set(0);
+                vf_transpose(r);
+                for (int64_t q = 0; q < VL && p + q < depth; q++)
+                    vf_store_n(to + (p + q) * width + i, width - i, r[q]);
             }
     }
+}
+
+/* The sums begin with C's block at (i0, j0). */
+INLINE void load_block(bool c_bf16, const zinf_gemm *gemm, const void *c, int64_t i0, int64_t j0,
+                       float *sums)
+{
+    const zinf_gemm_desc *d = &gemm->desc;
+    const int64_t m = least(gemm->rows, d->m - i0), n = least(gemm->cols, d->n - j0);
+
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j += VL)
+            vf_store(sums + i * gemm->cols + j,
+                     act_load(c_bf16, c, (i0 + i) * d->ldc + j0 + j, n - j));
 }
 
 /* C's block at (i0, j0) from its sums [rows][cols]: adds what is to be added, rounds. */
@@ -111,8 +128,6 @@ INLINE void store_block(bool ab_bf16, bool c_bf16, const zinf_gemm *gemm, const 
             const int64_t at = (i0 + i) * d->ldc + j0 + j;
             vf x = vf_load(sums + i * gemm->cols + j);
 
-            if (d->accumulate)
-                x += act_load(c_bf16, c, at, n - j);
             if (d->has_bias)
                 x += act_load(ab_bf16, bias, j0 + j, n - j);
             if (d->has_residual)
@@ -132,7 +147,9 @@ INLINE void run_block(bool ab_bf16, bool c_bf16, const zinf_gemm *gemm, int64_t 
     float *panels_a = scratch, *panels_b = panels_a + gemm->rows * gemm->depth;
     float *sums = panels_b + gemm->depth * gemm->cols;
 
-    if (d->k < 1)
+    if (d->accumulate)
+        load_block(c_bf16, gemm, c, i0, j0, sums);
+    else if (d->k < 1)
         memset(sums, 0, (size_t)(gemm->rows * gemm->cols) * sizeof *sums);
     for (int64_t p = 0; p < d->k; p += gemm->depth) {
         const int64_t k = least(gemm->depth, d->k - p);
@@ -142,7 +159,8 @@ INLINE void run_block(bool ab_bf16, bool c_bf16, const zinf_gemm *gemm, int64_t 
         for (int64_t j = 0; j < n; j += TILE_COLS)
             for (int64_t i = 0; i < m; i += TILE_ROWS)
                 tile(TILE_ROWS, true, TILE_COLS, k, panels_a + i * k, 1, TILE_ROWS,
-                     panels_b + j * k, TILE_COLS, sums + i * gemm->cols + j, gemm->cols, p > 0);
+                     panels_b + j * k, TILE_COLS, sums + i * gemm->cols + j, gemm->cols,
+                     d->accumulate || p > 0);
     }
     store_block(ab_bf16, c_bf16, gemm, sums, i0, j0, bias, residual, c);
 }

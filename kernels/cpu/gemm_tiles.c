@@ -2,7 +2,8 @@
  * into blocks, each owned by one thread. Its piece of scratch holds, as tiles, the block's rows of
  * A for a chunk of depth, two panels of B's columns, and the sums in fp32: all of the block's if k
  * has several chunks, of two times 32 columns otherwise. Every element is one chain over k in steps
- * of 32, whatever the blocks: its bits depend on neither shape, threads nor scratch.
+ * of 32, which begins with C where C is accumulated: its bits depend on neither shape, threads nor
+ * scratch, and where C is fp32 not on how k is cut into calls, at multiples of 32.
  *
  * Sizes: A's rows and the sums stay in the second-level cache (2 MiB; of 1 MiB the sums do not
  * mind), a slice of a panel in the first (SLICE * 2 KiB). Between the products of tiles the next
@@ -255,14 +256,11 @@ typedef struct problem {
     bool past_caches; /* C is too large to stay in a cache, and its lines are written whole */
 } problem;
 
-/* 16 elements of C from their sums: adds what is to be added. at, at_r: in C and residual. */
-INLINE vf finish(bool c_bf16, const problem *p, vf x, int64_t at, int64_t at_r, int64_t j,
-                 int64_t n)
+/* 16 elements of C from their sums: adds what is to be added. at_r: in residual. */
+INLINE vf finish(const problem *p, vf x, int64_t at_r, int64_t j, int64_t n)
 {
     const zinf_gemm_desc *d = &p->gemm->desc;
 
-    if (d->accumulate)
-        x += act_load(c_bf16, p->c, at, n);
     if (d->has_bias)
         x += bf_load_n(p->bias + j, n);
     if (d->has_residual)
@@ -272,7 +270,7 @@ INLINE vf finish(bool c_bf16, const problem *p, vf x, int64_t at, int64_t at_r, 
 
 /* A column of units: sums of m rows x n <= 32 columns, C's from (i, j) on. */
 typedef struct column {
-    const char *units;
+    char *units;
     int64_t i, j, m, n, n_done; /* rows that are in C already */
 } column;
 
@@ -285,9 +283,8 @@ INLINE void store_row(bool c_bf16, const problem *p, const column *it)
     const float *row = (const float *)(const void *)(it->units + r / UNIT * UNIT_BYTES +
                                                      r % UNIT / 16 * 2 * TILE_BYTES + r % 16 * 64);
     const int64_t at = i * d->ldc + j, at_r = i * d->ldr + j;
-    const vf low = finish(c_bf16, p, vf_load(row), at, at_r, j, n);
-    const vf high = n <= 16 ? low : finish(c_bf16, p, vf_load(row + 256), at + 16, at_r + 16,
-                                           j + 16, n - 16);
+    const vf low = finish(p, vf_load(row), at_r, j, n);
+    const vf high = n <= 16 ? low : finish(p, vf_load(row + 256), at_r + 16, j + 16, n - 16);
 
     if (n < UNIT) {
         act_store(c_bf16, p->c, at, n, low);
@@ -317,6 +314,24 @@ static void store_to(const problem *p, column *it, int64_t n_done)
             store_row(false, p, it);
 }
 
+/* The sums of 32 rows, from row r of the column on, begin with C; the next ones of C are fetched. */
+INLINE void load_unit(bool c_bf16, const problem *p, const column *it, int64_t r)
+{
+    const int64_t ld = p->gemm->desc.ldc, bytes = c_bf16 ? 2 : 4;
+    float *unit = (float *)(void *)(it->units + r / UNIT * UNIT_BYTES);
+
+    for (int64_t q = 0; q < UNIT; q++) {
+        const int64_t n = r + q < it->m ? it->n : 0, at = (it->i + r + q) * ld + it->j;
+        float *row = unit + q / 16 * 512 + q % 16 * 16;
+
+        vf_store(row, act_load(c_bf16, p->c, at, n));
+        vf_store(row + 256, act_load(c_bf16, p->c, at + 16, n - 16));
+        if (r + q + UNIT < it->m)
+            for (int64_t j = 0; j < UNIT * bytes; j += 64)
+                _mm_prefetch((const char *)p->c + (at + UNIT * ld) * bytes + j, _MM_HINT_T0);
+    }
+}
+
 /* What is done between the tile instructions, and how far. */
 typedef struct meanwhile {
     column before; /* to C, all of it */
@@ -331,23 +346,30 @@ static int64_t between(int64_t from, int64_t to, int64_t i, int64_t n)
 
 /* One column of units: its rows of A against 32 columns of B, in slices of depth so short that
  * the columns stay in the first-level cache. */
-static void multiply(const problem *p, char *a, char *b, int64_t deep, bool accumulate,
-                     char *units, int64_t m, meanwhile *it)
+static void multiply(const problem *p, char *a, char *b, int64_t deep, const column *to,
+                     bool first_chunk, meanwhile *it)
 {
+    const zinf_gemm_desc *d = &p->gemm->desc;
     const int64_t slices = parts_of(deep, SLICE), step = parts_of(deep, slices);
-    const int64_t n_calls = parts_of(m, UNIT) * slices;
+    const int64_t n_calls = parts_of(to->m, UNIT) * slices;
     const meanwhile start = *it;
     int64_t call = 0;
 
     for (int64_t s = 0; s < deep; s += step)
-        for (int64_t i = 0; i < m; i += UNIT) {
+        for (int64_t i = 0; i < to->m; i += UNIT) {
+            const bool first = first_chunk && s == 0;
+
+            if (first && d->accumulate && d->c_dtype == ZINF_BF16)
+                load_unit(true, p, to, i);
+            else if (first && d->accumulate)
+                load_unit(false, p, to, i);
             tiles_product(1, 1, least(step, deep - s),
                           (tiles_view){a + (i / 16 * deep + s) * TILE_BYTES, deep * TILE_BYTES,
                                        TILE_BYTES, 64},
                           (tiles_view){b + s * TILE_BYTES, deep * TILE_BYTES, TILE_BYTES, 64},
-                          (tiles_view){units + i / UNIT * UNIT_BYTES, 2 * TILE_BYTES, TILE_BYTES,
-                                       64},
-                          accumulate || s > 0);
+                          (tiles_view){to->units + i / UNIT * UNIT_BYTES, 2 * TILE_BYTES,
+                                       TILE_BYTES, 64},
+                          d->accumulate || !first);
             call++;
             store_to(p, &it->before, between(start.before.n_done, start.before.m, call, n_calls));
             pack_to(&it->panel, between(start.panel.n_done, start.n_panel, call, n_calls));
@@ -408,7 +430,9 @@ static void run_block(const problem *p, int64_t i0, int64_t j0, char *scratch)
         for (int64_t c = 0; c < n_columns; c++) {
             const int64_t panel = chunk * it.n_panels + c / (PANEL / UNIT);
             const int64_t place = c % (PANEL / UNIT);
-            char *units = sums + (n_chunks > 1 ? c : c % 2) * (gemm->rows / UNIT) * UNIT_BYTES;
+            const column to = {
+                sums + (n_chunks > 1 ? c : c % 2) * (gemm->rows / UNIT) * UNIT_BYTES,
+                i0, j0 + c * UNIT, m, least(UNIT, n - c * UNIT), 0};
 
             if (place == 0)
                 also.panel = panel_of(&it, panel + 1);
@@ -416,9 +440,9 @@ static void run_block(const problem *p, int64_t i0, int64_t j0, char *scratch)
             also.n_panel = c + 1 == n_columns ? also.panel.n_units :
                                                 also.panel.n_units * (place + 1) / (PANEL / UNIT);
             multiply(p, it.a[chunk % 2], it.b[panel % 2] + place * 2 * deep * TILE_BYTES, deep,
-                     chunk > 0, units, m, &also);
+                     &to, chunk == 0, &also);
             if (chunk + 1 == n_chunks)
-                also.before = (column){units, i0, j0 + c * UNIT, m, least(UNIT, n - c * UNIT), 0};
+                also.before = to;
         }
     }
     store_to(p, &also.before, also.before.m);

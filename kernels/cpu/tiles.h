@@ -190,30 +190,14 @@ static inline void tiles_pack_b(const tiles_rows *rows, int64_t n_padded, int64_
         }
 }
 
-/* Row and column exchanged in a 16 x 16 matrix of 32-bit words. */
+/* Row and column exchanged in a 16 x 16 matrix of 32-bit words, which nothing but moves. */
 static inline void tiles_transpose(vi r[16])
 {
-    vi t[16];
+    vf words[VL];
 
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4)
-        for (int j = 0; j < 2; j++) {
-            r[i + 2 * j] = _mm512_unpacklo_epi64(t[i + j], t[i + 2 + j]);
-            r[i + 2 * j + 1] = _mm512_unpackhi_epi64(t[i + j], t[i + 2 + j]);
-        }
-    for (int i = 0; i < 4; i++)
-        for (int half = 0; half < 2; half++) {
-            const vi a = r[8 * half + i], b = r[8 * half + 4 + i];
-            t[8 * half + i] = _mm512_shuffle_i32x4(a, b, 0x88);
-            t[8 * half + 4 + i] = _mm512_shuffle_i32x4(a, b, 0xdd);
-        }
-    for (int i = 0; i < 8; i++) {
-        r[i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0x88);
-        r[8 + i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0xdd);
-    }
+    memcpy(words, r, sizeof words);
+    vf_transpose(words);
+    memcpy(r, words, sizeof words);
 }
 
 /* Operand B with the rows as columns (a transposed matrix): tiles [n / 16][width / 32]. */

@@ -76,6 +76,32 @@ INLINE void bf_store_n(uint16_t *p, int64_t n, vf x)
     else
         _mm256_mask_storeu_epi16(p, VF_MASK(n), bf_narrow(x));
 }
+
+/* Row and column exchanged in a 16 x 16 matrix. */
+static inline void vf_transpose(vf r[VL])
+{
+    vf t[VL];
+
+    for (int i = 0; i < VL; i += 2) {
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < VL; i += 4)
+        for (int j = 0; j < 2; j++) {
+            r[i + 2 * j] = _mm512_shuffle_ps(t[i + j], t[i + 2 + j], 0x44);
+            r[i + 2 * j + 1] = _mm512_shuffle_ps(t[i + j], t[i + 2 + j], 0xee);
+        }
+    for (int i = 0; i < 4; i++)
+        for (int half = 0; half < 2; half++) {
+            const vf a = r[8 * half + i], b = r[8 * half + 4 + i];
+            t[8 * half + i] = _mm512_shuffle_f32x4(a, b, 0x88);
+            t[8 * half + 4 + i] = _mm512_shuffle_f32x4(a, b, 0xdd);
+        }
+    for (int i = 0; i < 8; i++) {
+        r[i] = _mm512_shuffle_f32x4(t[i], t[8 + i], 0x88);
+        r[8 + i] = _mm512_shuffle_f32x4(t[i], t[8 + i], 0xdd);
+    }
+}
 #else
 enum { VL = 8 };
 typedef __m256 vf;
@@ -168,6 +194,27 @@ INLINE void bf_store_n(uint16_t *p, int64_t n, vf x)
     }
     _mm_storeu_si128((__m128i *)some, bf_narrow(x));
     memcpy(p, some, (size_t)(n > 0 ? n : 0) * sizeof *p);
+}
+
+/* Row and column exchanged in an 8 x 8 matrix. */
+static inline void vf_transpose(vf r[VL])
+{
+    vf t[VL];
+
+    for (int i = 0; i < VL; i += 2) {
+        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < VL; i += 4)
+        for (int j = 0; j < 2; j++) {
+            r[i + 2 * j] = _mm256_shuffle_ps(t[i + j], t[i + 2 + j], 0x44);
+            r[i + 2 * j + 1] = _mm256_shuffle_ps(t[i + j], t[i + 2 + j], 0xee);
+        }
+    for (int i = 0; i < 4; i++) {
+        t[i] = _mm256_permute2f128_ps(r[i], r[4 + i], 0x20);
+        t[4 + i] = _mm256_permute2f128_ps(r[i], r[4 + i], 0x31);
+    }
+    memcpy(r, t, sizeof t);
 }
 #endif
 

@@ -205,6 +205,34 @@ static bool bits_are_promised(const zinf_gemm_desc *d)
            (act == ZINF_F32 && d->k <= 384);
 }
 
+/* Calls that accumulate go on where the one before ended: cut at multiples of 32 of k, C in fp32
+ * has the bits of one call; what is added besides, is so by the last. */
+static void check_calls(const problem *p, const void *c)
+{
+    const int64_t cuts[] = {0, 32, 96, p->d.k / 64 * 32 + 32, p->d.k};
+    const size_t size = zinf_dtype_bytes(p->d.ab_dtype);
+    void *got = take_copy(ZINF_F32, p->c, p->n_c);
+
+    for (size_t i = 0; i + 1 < sizeof cuts / sizeof *cuts; i++) {
+        const bool last = cuts[i + 1] == p->d.k;
+        problem call = *p;
+
+        call.d.k = cuts[i + 1] - cuts[i];
+        call.d.accumulate = p->d.accumulate || i > 0;
+        call.d.has_bias = p->d.has_bias && last;
+        call.d.has_residual = p->d.has_residual && last;
+        measure(&call);
+        call.a = (char *)call.a + (size_t)(cuts[i] * (p->d.trans_a ? p->d.lda : 1)) * size;
+        call.b = (char *)call.b + (size_t)(cuts[i] * (p->d.trans_b ? 1 : p->d.ldb)) * size;
+        run(&fast, &call, planned_scratch(&call.d, 2), got);
+    }
+    for (int64_t i = 0; i < p->d.m; i++)
+        CHECK_MESSAGE(!memcmp((float *)got + i * p->d.ldc, (const float *)c + i * p->d.ldc,
+                              (size_t)p->d.n * sizeof(float)),
+                      "m %ld n %ld k %ld in four calls: row %ld", (long)p->d.m, (long)p->d.n,
+                      (long)p->d.k, (long)i);
+}
+
 static void check_splits(problem *p)
 {
     static const int64_t tiles[] = {1, 2, 3, 7};
@@ -214,6 +242,8 @@ static void check_splits(problem *p)
     if (!bits_are_promised(&p->d))
         return;
     run(&fast, p, planned_scratch(&p->d, 2), c);
+    if (p->d.c_dtype == ZINF_F32 && p->d.k >= 160)
+        check_calls(p, c);
     for (size_t t = 0; t < sizeof teams / sizeof *teams; t++)
         same_bits(p, c, p, 0, 0, teams[t], planned_scratch(&p->d, teams[t]));
     same_bits(p, c, p, 0, 0, 2, 256 << 10);
