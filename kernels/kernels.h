@@ -4,13 +4,9 @@
  * the same table again, level by level, with faster versions. Includes nothing of runtime/ or
  * planner/. No kernel allocates, prints or fails: sizes were checked when the plan was loaded;
  * scratch comes from the caller. The result of a kernel depends on neither the number of threads
- * nor on memory addresses (fixed reduction order, no atomics on floats). One exception: a GEMM by
- * oneDNN (level avx512, and fp32 of the levels above) keeps its bits over threads and shapes in
- * fp32 for k <= 384; beyond, and in bf16, oneDNN may cut k elsewhere for another m, n or number of
- * threads. The GEMM of bf16 of the levels above is our own and no exception. The same GEMM run
- * again always has the same bits.
- * Scratch is aligned to 64 bytes, everything else to its element. A prepared GEMM is run by one
- * thread at a time.
+ * nor on memory addresses (fixed reduction order, no atomics on floats), nor an element of a GEMM
+ * on the shape that it is a part of. Scratch is aligned to 64 bytes, everything else to its
+ * element. A prepared GEMM is run by one thread at a time.
  *
  * Letters in shapes: N tokens (batch * seq, row n = b * seq + t), C channels (hidden), V rows of
  * a vocabulary tile, H heads, G kv heads, D head_dim, F width inside the MLP. "act" is the

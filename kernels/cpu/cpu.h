@@ -41,7 +41,4 @@ void zinf_cpu_gemm_avx512_bf16(zinf_kernels *table);
 void zinf_cpu_attention_amx(zinf_kernels *table);
 void zinf_cpu_gemm_amx(zinf_kernels *table);
 
-/* What they leave to level avx512. */
-void zinf_cpu_gemm_below_tiles(zinf_kernels *table);
-
 #endif

@@ -126,7 +126,7 @@ static zinf_gemm *gemm_create(const zinf_kernels *self, const zinf_gemm_desc *de
     if (desc->ab_dtype == ZINF_BF16 && desc->k > 0 && choose_blocks(gemm, usable))
         return gemm;
     gemm->other = *self;
-    zinf_cpu_gemm_below_tiles(&gemm->other);
+    zinf_cpu_gemm_avx512(&gemm->other);
     gemm->fallback = gemm->other.gemm_create(&gemm->other, desc, scratch_bytes);
     if (!gemm->fallback) {
         gemm_destroy(gemm);

@@ -50,15 +50,6 @@ static zinf_cpu_level supported(void)
 #endif
 }
 
-void zinf_cpu_gemm_below_tiles(zinf_kernels *table)
-{
-#if defined(__x86_64__)
-    zinf_cpu_gemm_avx512(table);
-#else
-    (void)table;
-#endif
-}
-
 void zinf_kernels_cpu(zinf_kernels *ret_table, zinf_dtype act, int n_threads, zinf_cpu_level most)
 {
     const char *text = getenv("ZINF_CPU_LEVEL");

@@ -198,13 +198,6 @@ static problem part_of(const problem *whole, int64_t row0, int64_t m, int64_t co
     return p;
 }
 
-/* oneDNN (avx512, the levels above in fp32) keeps fp32 bits while k is short: gemm_dnnl.c. */
-static bool bits_are_promised(const zinf_gemm_desc *d)
-{
-    return level == ZINF_CPU_AVX2 || (level >= ZINF_CPU_AVX512_BF16 && act == ZINF_BF16) ||
-           (act == ZINF_F32 && d->k <= 384);
-}
-
 /* Calls that accumulate go on where the one before ended: cut at multiples of 32 of k, C in fp32
  * has the bits of one call; what is added besides, is so by the last. */
 static void check_calls(const problem *p, const void *c)
@@ -239,8 +232,6 @@ static void check_splits(problem *p)
     static const int teams[] = {1, 2, 3, 8};
     void *c = take_copy(p->d.c_dtype, p->c, p->n_c);
 
-    if (!bits_are_promised(&p->d))
-        return;
     run(&fast, p, planned_scratch(&p->d, 2), c);
     if (p->d.c_dtype == ZINF_F32 && p->d.k >= 160)
         check_calls(p, c);
@@ -274,8 +265,6 @@ static void bits_are_those_of_any_tiling_and_threads(void)
 
     if (level == ZINF_CPU_REF)
         SKIP("the reference has one sum per element");
-    if (level == ZINF_CPU_AVX512 && act == ZINF_BF16)
-        SKIP("oneDNN's bf16 cuts k as the shape suggests: only the bound is promised");
     for (size_t i = 0; i < sizeof linears / sizeof *linears; i++) {
         const int64_t out = linears[i][0], in = linears[i][1];
 
@@ -344,7 +333,7 @@ static void large_aligned_results_have_the_same_bits(void)
         }
 }
 
-/* The level is an argument: oneDNN's is set once per process. */
+/* The level is an argument. */
 int main(int argc, char **argv)
 {
     if (argc != 2 || !zinf_cpu_level_parse(argv[1], &first_level))
