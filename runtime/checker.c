@@ -382,9 +382,9 @@ static bool run(checker *c)
         zinf_cell want = {0};
         if (!access.reads || (!o->bytes && !access.optional))
             continue;
-        if (open && o->stride) { /* tokens, all the way */
-            want = c->seen[k];
-            want.what = ZINF_VALUE_TOKENS;
+        if (open && o->stride) { /* tokens, all the way; to be moved, those that come next */
+            want = (zinf_cell){.what = ZINF_VALUE_TOKENS, .value = o->value, .dtype = o->dtype,
+                               .origin = here(c, o) - (c->losses + c->unvisited) * o->bytes};
         } else if (!open && !expect(c, k, false, &want)) {
             return false;
         }

@@ -210,6 +210,17 @@ static unsigned n_files(const zinf_plan *plan, const zinf_run_options *o)
     return held + (beginning > data + ending ? beginning : data + ending);
 }
 
+/* The limit below which as many more can be opened. What was inherited may lie beyond the one of
+ * now, and be in the way of a higher one. */
+static unsigned limit_for(unsigned n_more)
+{
+    int fd = 0;
+
+    for (; n_more; fd++)
+        n_more -= fcntl(fd, F_GETFD) < 0;
+    return (unsigned)fd;
+}
+
 zinf_status zinf_preflight_files(const zinf_plan *plan, const zinf_run_options *options,
                                  zinf_error *err)
 {
@@ -229,10 +240,10 @@ zinf_status zinf_preflight_files(const zinf_plan *plan, const zinf_run_options *
     if (error != EMFILE || getrlimit(RLIMIT_NOFILE, &limit))
         return zinf_fail(err, ZINF_MACHINE, "the run has up to %u more files open at a time, %u "
                          "could be opened: %s", need, n, strerror(error));
-    return zinf_fail(err, ZINF_MACHINE, "with these options the run has up to %" PRIu64 " files "
-                     "open at a time, but this process is limited to %" PRIu64 "; raise it "
-                     "(ulimit -n %" PRIu64 ")", (uint64_t)limit.rlim_cur + need - n,
-                     (uint64_t)limit.rlim_cur, (uint64_t)limit.rlim_cur + need - n);
+    const unsigned least = limit_for(need);
+    return zinf_fail(err, ZINF_MACHINE, "with these options the run has up to %u files open at a "
+                     "time, but this process is limited to %" PRIu64 "; raise it (ulimit -n %u)",
+                     least, (uint64_t)limit.rlim_cur, least);
 }
 
 zinf_status zinf_preflight(const zinf_plan *plan, const char *nvme, uint64_t more_bytes,

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "kernels/kernels.h"
+#include "runtime/files.h"
 
 static const struct option_row {
     const char *name, *argument, *help;
@@ -404,6 +405,9 @@ static zinf_status probe(const probe_options *options, zinf_error *err)
     if (getloadavg(&load, 1) == 1 && load > 0.5)
         fprintf(stderr, "zinf-probe: warning: the load is %.1f: other programs are running, and"
                 " the numbers will be too low\n", load);
+    const zinf_named_file output = {"-o", options->output, true};
+    if (zinf_files_spare_checkpoints(&output, 1, err))
+        return err->status;
     /* The output file and storage first: what can be wrong is known before the minute is over. */
     if (options->output && !can_write(options->output, &is_new))
         return zinf_fail(err, ZINF_MACHINE, "\"%s\": %s: give -o a file that can be written",

@@ -10,7 +10,10 @@
 #include "tests/checker/restate.h"
 
 static const trainer_model deep = {2, 16, 2, 24, 4, 4, "bf16", NULL};
+static const trainer_model shorter = {2, 16, 2, 24, 4, 2, "bf16", NULL};
 static const trainer_model longer = {2, 16, 2, 24, 4, 6, "bf16", NULL};
+static const trainer_model longest = {2, 16, 2, 24, 4, 7, "bf16", NULL};
+static const trainer_model of_nine = {2, 16, 2, 24, 4, 9, "bf16", NULL};
 static const trainer_model llama = {2, 16, 2, 24, 4, 2, "bf16",
                                     ", kv_heads: 2, ffn: 16, tied_embeddings: true"};
 #define TIERS(p, g, o, c) " threads=1 micro_batch=1 tiles=1 checkpoint_interval=1 "               \
@@ -440,13 +443,13 @@ static void a_batch_drawn_while_saving(zinf_plan *p)
     p->instrs[insert(p, first, ZINF_OP_BATCH, 1, &tokens)].queue = ZINF_QUEUE_UPDATE;
 }
 
-/* The loop's last iteration behind it: of the micro-batch that is so many before the last. */
-static void add_iteration(zinf_plan *p, uint64_t before)
+/* The loop's last iterations behind it: of micro-batches that are so many before the last ones. */
+static void add_iterations(zinf_plan *p, uint64_t n_last, uint64_t before)
 {
     const zinf_segment loop = *segment(p, ZINF_PROGRAM_STEP, 1);
     const uint32_t n = loop.n_instrs, end = loop.first_instr + n;
 
-    p->instrs = realloc(p->instrs, (p->n_instrs + (size_t)n) * sizeof *p->instrs);
+    p->instrs = realloc(p->instrs, (p->n_instrs + n + (size_t)1) * sizeof *p->instrs);
     p->operands = realloc(p->operands, (p->n_operands + (size_t)n * ZINF_MAX_OPERANDS) *
                                            sizeof *p->operands);
     CHECK(p->instrs && p->operands);
@@ -461,23 +464,75 @@ static void add_iteration(zinf_plan *p, uint64_t before)
         p->instrs[i].operand0 = p->n_operands;
         p->n_operands += p->instrs[i].n_operands;
         for (uint32_t k = 0; k < p->instrs[i].n_operands; k++) {
-            o[k].offset += o[k].stride * (loop.count - 1 - before);
-            o[k].stride = 0;
+            o[k].offset += o[k].stride * (loop.count - n_last - before);
+            o[k].stride *= n_last > 1;
         }
     }
     segment(p, ZINF_PROGRAM_STEP, 1)->n_instrs += n;
     split(p, ZINF_PROGRAM_STEP, 1, end - 1);
-    segment(p, ZINF_PROGRAM_STEP, 1)->count--;
+    segment(p, ZINF_PROGRAM_STEP, 1)->count -= n_last;
+    segment(p, ZINF_PROGRAM_STEP, 2)->count = n_last;
 }
 
 static void a_loop_and_its_last_iteration(zinf_plan *p)
 {
-    add_iteration(p, 0);
+    add_iterations(p, 1, 0);
+}
+
+static void a_loop_in_two(zinf_plan *p)
+{
+    add_iterations(p, 4, 0);
+    CHECK(segment(p, ZINF_PROGRAM_STEP, 1)->count == 4);
 }
 
 static void a_loop_and_its_last_but_one_iteration(zinf_plan *p)
 {
-    add_iteration(p, 1);
+    add_iterations(p, 1, 1);
+}
+
+/* The loop's last two iterations behind it: the first of them has the tokens that the loop has put
+ * aside two micro-batches ahead, the last time its own. As of the third iteration, which is the
+ * last one looked at, they would be those of the micro-batch due. */
+static void tokens_put_aside_by_a_loop(zinf_plan *p)
+{
+    add_iterations(p, 1, 0);
+    add_iterations(p, 1, 0);
+    const zinf_segment loop = *segment(p, ZINF_PROGRAM_STEP, 1);
+    const uint32_t last = loop.first_instr + loop.n_instrs - 1;
+    zinf_operand o[2] = {{0}};
+
+    CHECK(loop.count == 4);
+    for (uint32_t i = loop.first_instr; i <= last; i++)
+        for (uint32_t k = 0; k < p->instrs[i].n_operands; k++)
+            o[0] = operand(p, i, k)->stride ? *operand(p, i, k) : o[0];
+    o[0].offset += 2 * o[0].stride;
+    o[1] = o[0];
+    o[1].stride = 0;
+    o[1].tier = ZINF_TIER_DEVICE;
+    o[1].offset = more_arena(p, o[1].bytes);
+    const bool far = o[0].tier == ZINF_TIER_HOST;
+    const uint32_t at = insert(p, last, far ? ZINF_OP_UPLOAD : ZINF_OP_COPY, 2, o);
+    p->instrs[at].queue = far ? ZINF_QUEUE_UPLOAD : ZINF_QUEUE_COMPUTE;
+    const zinf_segment one = *segment(p, ZINF_PROGRAM_STEP, 2);
+    for (uint32_t i = one.first_instr; i < one.first_instr + one.n_instrs; i++)
+        for (uint32_t k = 0; k < p->instrs[i].n_operands; k++)
+            if (operand(p, i, k)->dtype == ZINF_I32 && operand(p, i, k)->tier == ZINF_TIER_DEVICE &&
+                p->instrs[i].opcode != ZINF_OP_UPLOAD)
+                operand(p, i, k)->offset = o[1].offset;
+}
+
+/* The embedding's: head + (the second head + tokens), for head + tokens + the second head. */
+static void a_sum_added_to_a_contribution(zinf_plan *p)
+{
+    const uint32_t tokens = STEP(EMBEDDING_BACKWARD, 0) + 1;
+    const uint32_t head = next(p, tokens, ZINF_OP_CLASSIFIER, 0);
+    zinf_operand o[2] = {*operand(p, head + 1, 0), *operand(p, head + 1, 0)};
+
+    CHECK(p->instrs[tokens].opcode == ZINF_OP_ACCUMULATE &&
+          p->instrs[head + 1].opcode == ZINF_OP_ACCUMULATE);
+    o[0].offset = operand(p, tokens, 1)->offset = more_arena(p, o[0].bytes);
+    p->instrs[tokens].opcode = ZINF_OP_COPY;
+    p->instrs[insert(p, head, ZINF_OP_ACCUMULATE, 2, o)].queue = ZINF_QUEUE_COMPUTE;
 }
 
 /* The parameters used are moved on from place to place, those of another unit behind them: which
@@ -538,6 +593,7 @@ static const struct {
     {gradients_exchanged_everywhere, &deep, LOOP, 1, NULL, NULL},
     {updates_in_another_order, &deep, LOOP, 1, NULL, NULL},
     {a_loop_and_its_last_iteration, &longer, LOOP, 1, NULL, NULL},
+    {a_loop_in_two, &of_nine, LOOP, 1, NULL, NULL}, {a_loop_in_two, &of_nine, AWAY, 1, NULL, NULL},
     {a_gradient_that_is_widened_and_rounded, &deep, LOOP, 1, NULL, NULL},
     {moments_in_each_others_place, &deep, LOOP, 1, "C4", "at its place"},
     {gradients_exchanged_until_the_norm, &deep, LOOP, 1, "C7", "it should hold the gradient"},
@@ -546,6 +602,9 @@ static const struct {
     {micro_batches_of_the_same_tokens, &deep, LOOP, 1, "C7", "of a micro-batch that is done"},
     {a_micro_batch_left_out, &deep, LOOP, 1, "C7", "is not every micro-batch"},
     {gradients_not_added_but_written_over, &deep, LOOP, 1, "C7", "the whole sum of it"},
+    {tokens_put_aside_by_a_loop, &longest, LOOP, 1, "C4", "hold tokens (of 0), at its place"},
+    {tokens_put_aside_by_a_loop, &longest, AWAY, 1, "C4", "hold tokens (of 0), at its place"},
+    {a_sum_added_to_a_contribution, &shorter, LOOP, 1, "C7", "a sum is added to a sum"},
     {a_norm_of_another_unit_twice, &deep, LOOP, 1, "C7", "it should hold the gradient"},
     {an_update_before_the_norm, &deep, LOOP, 1, "C7", "what an update needs to know"},
     {an_update_behind_its_first_use, &deep, LATE, 1, "C4", "from before or after an update"},
@@ -577,6 +636,7 @@ static zinf_plan editable(const zinf_plan *plan)
 {
     zinf_plan copy = mutate_copy(plan);
 
+    copy.segments = realloc(copy.segments, (2 + plan->n_segments) * sizeof *copy.segments);
     copy.waits = realloc(copy.waits, (4096 + plan->n_waits) * sizeof *copy.waits);
     for (uint32_t i = 0; i < copy.n_operands; i++)
         copy.operands[i].value = copy.operands[i].value == ZINF_NONE ? ZINF_NONE : 0;

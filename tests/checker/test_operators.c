@@ -338,6 +338,12 @@ static zinf_plan plan_on_nvme(unsigned ranks, const char *sets)
     return faults_plan(ranks > 1 ? &of_two_ranks : &gpt2, false, ranks, all);
 }
 
+static void sized_bytes(zinf_operand *o, uint64_t bytes)
+{
+    o->bytes = bytes;
+    o->cols = o->ld = bytes / zinf_dtype_bytes(o->dtype);
+}
+
 /* A run would end there: transfer.c knows what it has written. */
 static void a_page_that_was_never_written_is_refused(void)
 {
@@ -350,14 +356,45 @@ static void a_page_that_was_never_written_is_refused(void)
                                                       operand(&p, i, 0)->offset)
             i = k;
     zinf_operand both[2] = {*operand(&p, i, 0), *operand(&p, i, 1)};
-    for (int k = 0; k < 2; k++) {
-        both[k].bytes += ZINF_PAGE;
-        both[k].cols = both[k].ld = both[k].bytes / zinf_dtype_bytes(both[k].dtype);
-    }
+    for (int k = 0; k < 2; k++)
+        sized_bytes(&both[k], both[k].bytes + ZINF_PAGE);
     more_in(&p, ZINF_TIER_NVME, ZINF_PAGE);
     both[1].offset = more_in(&p, ZINF_TIER_HOST, both[1].bytes);
     const uint32_t again = insert(&p, i, ZINF_OP_READ, 2, both);
     check_refused(&p, "C4", again, "storage is read where nothing was written");
+}
+
+/* Behind the elements of its unit, which are there: the one of INIT and LOAD writes it, the other
+ * does not. */
+static void a_regions_page_that_was_never_written_is_refused(void)
+{
+    static const zinf_program_kind fill[] = {ZINF_PROGRAM_INIT, ZINF_PROGRAM_LOAD};
+
+    for (int left_out = 0; left_out < 2; left_out++) {
+        zinf_plan p = plan_on_nvme(1, "tier.param=host");
+        zinf_region *last = &p.units[0].optimizer;
+        for (uint32_t u = 0; u < p.n_units; u++)
+            if (p.units[u].optimizer.offset > last->offset)
+                last = &p.units[u].optimizer;
+        more_in(&p, ZINF_TIER_NVME, ZINF_PAGE);
+        last->bytes += ZINF_PAGE;
+        const uint32_t first = p.segments[p.programs[fill[!left_out]].first_segment].first_instr;
+        uint32_t i = from(&p, first, ZINF_OP_WRITE);
+        while (operand(&p, i, 1)->offset != last->offset)
+            i = from(&p, i + 1, ZINF_OP_WRITE);
+        const zinf_operand was = *operand(&p, i, 0);
+        const uint64_t more = more_in(&p, ZINF_TIER_HOST, last->bytes) - was.offset;
+        for (uint32_t k = first; k <= i; k++) /* made elsewhere, where there is room */
+            for (uint32_t slot = 0; slot < p.instrs[k].n_operands; slot++)
+                if (p.instrs[k].unit == p.instrs[i].unit &&
+                    operand(&p, k, slot)->tier == was.tier &&
+                    operand(&p, k, slot)->offset - was.offset < was.bytes)
+                    operand(&p, k, slot)->offset += more;
+        sized_bytes(operand(&p, i, 0), last->bytes);
+        sized_bytes(operand(&p, i, 1), last->bytes);
+        check_refused_whole(&p, left_out ? "C4: program load, nvme bytes"
+                                         : "C4: program init, nvme bytes");
+    }
 }
 
 /* The others would read what they have never written. */
@@ -841,6 +878,7 @@ int main(void)
     RUN(logits_in_a_step_and_a_loss_in_a_sample_are_refused);
     RUN(statistics_of_one_tile_are_refused);
     RUN(a_page_that_was_never_written_is_refused);
+    RUN(a_regions_page_that_was_never_written_is_refused);
     RUN(what_one_rank_has_moved_by_all_is_refused);
     RUN(what_all_ranks_have_moved_by_one_is_refused);
     RUN(other_chunks_of_tokens_are_refused);

@@ -197,6 +197,20 @@ static void an_update_with_the_norm_of_the_unit_behind_it_is_refused(void)
     check_refused(&p, "C7", clip, "is not updated after its norm");
 }
 
+/* Of the embedding's units, which are updated in their order. */
+static void an_update_with_the_norm_of_the_unit_before_it_is_refused(void)
+{
+    zinf_plan p = plan_with(1, ON_DEVICE " clip=0 optimizer_time=backward");
+    uint32_t first = STEP(ADAM, 0), second = from(&p, first + 1, ZINF_OP_ADAM);
+
+    while (p.instrs[first].unit + 1 != p.instrs[second].unit) {
+        first = second;
+        second = from(&p, first + 1, ZINF_OP_ADAM);
+    }
+    move_behind(&p, from(&p, first, ZINF_OP_CLIP), second);
+    check_refused(&p, "C7", second - 1, "is not updated after its norm");
+}
+
 /* The embedding's gradient by tokens before that by the classifier: another rounding. */
 static void contributions_in_another_order_are_refused(void)
 {
@@ -395,6 +409,7 @@ int main(void)
     RUN(scalars_in_another_slot_are_refused);
     RUN(a_norm_in_two_rows_is_refused);
     RUN(an_update_with_the_norm_of_the_unit_behind_it_is_refused);
+    RUN(an_update_with_the_norm_of_the_unit_before_it_is_refused);
     RUN(contributions_in_another_order_are_refused);
     RUN(contributions_a_micro_batch_late_are_refused);
     RUN(shards_added_in_another_order_are_refused);
