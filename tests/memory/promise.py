@@ -244,7 +244,7 @@ def the_quickstarts_plan_holds_what_was_announced_on_each_tier():
 
 def the_total_covers_every_level_and_precision():
     for precision in "fp32", "bf16":
-        p = plan("plan", model("odd", layers=2, hidden=333, heads=3, vocab=50257,
+        p = plan("plan", model("odd", layers=2, hidden=111, heads=3, vocab=50257,
                                precision=precision), cluster("big"), on("device", "tiles=1"))
         for level in "ref", "avx2", "avx512", "avx512_bf16", "amx":
             how = {"env": dict(os.environ, ZINF_CPU_LEVEL=level)}
