@@ -53,7 +53,6 @@ typedef struct zinf_kernels {
     const char *name; /* of the level: zinf_cpu_level_names */
     zinf_dtype act;   /* f32 or bf16 */
     int n_threads;    /* OpenMP threads used by every kernel of this table */
-    bool gemm_library; /* GEMMs are a library's (oneDNN), which takes memory of its own */
 
     /* Prepares a GEMM once, at load. scratch_bytes is what every run will be given: a version
      * that would need more must work in smaller pieces. NULL if memory is short. */
@@ -188,8 +187,8 @@ static inline uint64_t zinf_align64(uint64_t bytes)
 
 enum { ZINF_REDUCE_CHUNKS = 32 }; /* fixed number of partial sums over tokens */
 
-/* A GEMM whose three matrices fit as fp32 is given that, a larger one (2 + threads) MiB:
- * oneDNN 2.6's largest request over GPT-2 shapes on 2 threads was 2.7 MiB. */
+/* A GEMM whose three matrices fit as fp32 is given that, a larger one (2 + threads) MiB: blocks
+ * are chosen so that each thread has its own in there. */
 static inline uint64_t zinf_gemm_scratch_bytes(uint64_t m, uint64_t n, uint64_t k,
                                                uint64_t n_threads)
 {

@@ -41,21 +41,12 @@ uint64_t zinf_capacity(const zinf_cluster *cluster, zinf_tier tier)
     return memory > reserve ? memory - reserve : 0;
 }
 
-static bool has_library(const zinf_cluster *cluster, zinf_dtype precision)
-{
-    const char *which = cluster->device.gemm_library;
-
-    return !strcmp(which, "all") || (!strcmp(which, "fp32") && precision == ZINF_F32);
-}
-
-uint64_t zinf_overhead(const zinf_cluster *cluster, zinf_dtype precision, zinf_tier tier)
+uint64_t zinf_overhead(const zinf_cluster *cluster, zinf_tier tier)
 {
     if (tier != (cluster->unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST))
         return 0;
     return strcmp(cluster->device.kind, "cpu") ? CUDA_HOST_OVERHEAD_BYTES
-                                               : zinf_overhead_base_bytes(
-                                                     zinf_n_ranks(cluster),
-                                                     has_library(cluster, precision));
+                                               : zinf_overhead_base_bytes(zinf_n_ranks(cluster));
 }
 
 static void copy_name(char *to, size_t n, const char *from)
@@ -99,7 +90,7 @@ static void describe(zinf_plan *plan, const zinf_model *m, const zinf_cluster *c
     plan->decisions = *d;
     for (unsigned t = 0; t < ZINF_TIER_SCALAR; t++) {
         plan->machine.capacity_bytes[t] = zinf_capacity(c, t);
-        plan->machine.overhead_bytes[t] = zinf_overhead(c, m->precision, t);
+        plan->machine.overhead_bytes[t] = zinf_overhead(c, t);
     }
 }
 
@@ -166,8 +157,7 @@ static void weigh(compilation *c, const zinf_cluster *cluster)
     const zinf_tier host = cluster->unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST;
 
     if (!strcmp(cluster->device.kind, "cpu"))
-        machine->overhead_bytes[host] =
-            zinf_overhead_bytes(&c->plan, has_library(cluster, c->plan.job.precision));
+        machine->overhead_bytes[host] = zinf_overhead_bytes(&c->plan);
     c->fits = true;
     for (unsigned t = 0; t < ZINF_TIER_SCALAR; t++) {
         const uint64_t need = machine->arena_bytes[t] + machine->overhead_bytes[t];

@@ -9,7 +9,7 @@ uint64_t zinf_capacity(const zinf_cluster *cluster, zinf_tier tier);
 
 /* Stated use of a tier outside the arenas: code, libraries, thread stacks; of a plan without
  * instructions. */
-uint64_t zinf_overhead(const zinf_cluster *cluster, zinf_dtype precision, zinf_tier tier);
+uint64_t zinf_overhead(const zinf_cluster *cluster, zinf_tier tier);
 
 /* graph, lower, place, and if everything fits schedule, cost, simulate; unless it is to be the
  * least memory, also with more where that is faster (lower.h: ahead; place.h: more).

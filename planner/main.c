@@ -171,10 +171,25 @@ static zinf_status parse(int argc, char **argv, options *ret, zinf_error *err)
     const zinf_named_file files[] = {{"MODEL", o.model, false}, {"CLUSTER", o.cluster, false},
                                      {"MODEL", fits ? config : NULL, false},
                                      {"-o", o.output, true}, {"--trace", o.trace, true}};
-    if (zinf_files_distinct(files, sizeof files / sizeof *files, err) != ZINF_OK)
+    const size_t n_files = sizeof files / sizeof *files;
+    if (zinf_files_distinct(files, n_files, err) != ZINF_OK ||
+        zinf_files_spare_checkpoints(files, n_files, err) != ZINF_OK)
         return err->status;
     *ret = o;
     return ZINF_OK;
+}
+
+typedef struct plain_path {
+    char text[PATH_MAX];
+} plain_path;
+
+static plain_path shown(const char *path)
+{
+    plain_path p;
+
+    snprintf(p.text, sizeof p.text, "%s", path);
+    zinf_plain_text(p.text);
+    return p;
 }
 
 /* --check, --show, --simulate */
@@ -190,8 +205,8 @@ static zinf_status inspect(const options *o, zinf_error *err)
     } else if (o->simulate) {
         zinf_report_simulate(stdout, &plan, err);
     } else if (zinf_plan_check(&plan, err) == ZINF_OK) {
-        printf("%s: safe (C1-C8), %u instructions, hash %016" PRIx64 "\n", path, plan.n_instrs,
-               plan.hash);
+        printf("%s: safe (C1-C8), %u instructions, hash %016" PRIx64 "\n", shown(path).text,
+               plan.n_instrs, plan.hash);
     }
     zinf_plan_free(&plan);
     return err->status;
@@ -241,7 +256,7 @@ static zinf_status plan(const options *o, zinf_error *err)
         zinf_settings_check(&o->settings, &model, &cluster, err) != ZINF_OK)
         return err->status;
     if (*notes)
-        fprintf(stderr, "zinf-plan: note: \"%s\": %s\n", o->model, notes);
+        fprintf(stderr, "zinf-plan: note: \"%s\": %s\n", shown(o->model).text, notes);
     cluster = zinf_cluster_share(&cluster);
     zinf_search(&model, &cluster, &o->settings, o->top ? o->top : 1, &r, err);
     if (err->status == ZINF_OK) {

@@ -116,7 +116,7 @@ static void consider(pool *p, const zinf_decisions *d)
 
     for (unsigned t = 0; t < ZINF_TIER_SCALAR; t++) {
         double room = (double)zinf_capacity(p->cluster, t) -
-                      (double)zinf_overhead(p->cluster, p->model->precision, t);
+                      (double)zinf_overhead(p->cluster, t);
         double pressure = e.bytes[t] <= 0 ? 0 : e.bytes[t] / (room > 1 ? room : 1);
         c.load += pressure;
         c.shortness += pressure > 1 ? pressure - 1 : 0;

@@ -21,20 +21,16 @@ enum { MAX_MESSAGE = 800, MAX_FILE_NAME = 150, MAX_PATH = 80 };
 zinf_excerpt zinf_spec_excerpt(const char *text)
 {
     enum { KEEP = 48 };
+    const size_t all = strnlen(text, KEEP + 1);
     zinf_excerpt excerpt = {.text = "\""};
-    size_t n = 1;
+    size_t n = all < KEEP ? all : KEEP;
 
-    for (size_t i = 0; text[i] && i < KEEP; i++) {
-        unsigned char c = (unsigned char)text[i];
-        excerpt.text[n++] = c < ' ' || c == 0x7f ? '?' : (char)c;
-    }
-    if (strnlen(text, KEEP + 1) > KEEP) {
-        while (n > 1 && ((unsigned char)excerpt.text[n - 1] & 0x80)) /* no half characters */
-            n--;
-        memcpy(excerpt.text + n, "...", 3);
-        n += 3;
-    }
-    memcpy(excerpt.text + n, "\"", 2);
+    memcpy(excerpt.text + 1, text, n);
+    while (all > KEEP && n && (unsigned char)text[n - 1] & 0x80) /* no half characters */
+        n--;
+    strcpy(excerpt.text + 1 + n, all > KEEP ? "..." : "");
+    zinf_plain_text(excerpt.text + 1);
+    strcat(excerpt.text, "\"");
     return excerpt;
 }
 
@@ -155,10 +151,12 @@ static bool is_null(const zinf_yaml_node *node)
 
 static bool is_text(const char *text)
 {
-    for (; *text; text++)
-        if ((unsigned char)*text < ' ' || *text == 0x7f)
-            return false;
-    return true;
+    size_t left = strlen(text), n;
+    bool control = false;
+
+    for (; left && !control; text += n, left -= n)
+        n = zinf_character(text, left, &control);
+    return !control;
 }
 
 /* Text of key->min to key->max bytes into `to`, which holds one more. */
@@ -239,6 +237,19 @@ static zinf_status read_betas(const zinf_spec_file *file, const zinf_yaml_node *
     return ZINF_OK;
 }
 
+/* A whole number is compared as one: a double rounds what exceeds 2^53. */
+static bool is_in_range(const zinf_spec_key *key, uint64_t integer, double real)
+{
+    switch (key->type) {
+    case ZINF_SPEC_INTEGER:
+    case ZINF_SPEC_INTEGER32:
+    case ZINF_SPEC_BYTES:
+        return integer >= (uint64_t)key->min && integer <= (uint64_t)key->max;
+    default:
+        return real >= key->min && real <= key->max;
+    }
+}
+
 static zinf_status read_number(const zinf_spec_file *file, const zinf_yaml_node *node,
                                const zinf_spec_key *key)
 {
@@ -257,11 +268,9 @@ static zinf_status read_number(const zinf_spec_file *file, const zinf_yaml_node 
     case ZINF_SPEC_INTEGER:
     case ZINF_SPEC_INTEGER32:
         result = zinf_value_integer(node->text, &integer, &why);
-        real = (double)integer;
         break;
     case ZINF_SPEC_BYTES:
         result = zinf_value_bytes(node->text, &integer, &why);
-        real = (double)integer;
         break;
     case ZINF_SPEC_REAL:
         result = zinf_value_real(node->text, &real, &why);
@@ -271,7 +280,7 @@ static zinf_status read_number(const zinf_spec_file *file, const zinf_yaml_node 
     }
     if (result == ZINF_VALUE_BAD)
         return fail_type(file, node, key, why.text);
-    if (result || !(real >= key->min && real <= key->max))
+    if (result || !is_in_range(key, integer, real))
         return fail_range(file, node, key);
     if (key->type == ZINF_SPEC_INTEGER32) {
         uint32_t narrow = (uint32_t)integer; /* the row's max fits */

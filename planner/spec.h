@@ -66,7 +66,6 @@ typedef struct zinf_cluster {
         double peak_f32, peak_bf16, peak_f16; /* FLOP/s when nothing waits for data; 0: absent */
         zinf_step_rates step_bf16, step_f32; /* the first of any narrow type */
         double bandwidth; /* bytes/s of its own memory */
-        char gemm_library[8]; /* none | fp32 | all: precisions whose GEMMs are a library's */
     } device;
     struct {
         uint64_t memory_bytes, reserve_bytes, cores;

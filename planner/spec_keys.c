@@ -107,8 +107,6 @@ static const zinf_spec_key keys[] = {
     STRING("cluster.device.name", C(device.name), "= kind", "V100-SXM3-32GB", "for people"),
     BYTES("cluster.device.memory", C(device.memory_bytes), 1 << 20, 0x1p50,
           "= host.memory if unified", "32 GiB", "memory of one device"),
-    CHOICE("cluster.device.gemm_library", C(device.gemm_library), "none|fp32|all", "all", "all",
-           "kind cpu: precisions whose matrix products oneDNN does, which takes memory"),
     BYTES("cluster.device.reserve", C(device.reserve_bytes), 0, 0x1p50, "0", "1 GiB",
           "part of it that a plan leaves alone"),
     SECTION("cluster.device.peak", NULL,

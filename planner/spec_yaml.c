@@ -219,11 +219,15 @@ zinf_status zinf_yaml_parse(const char *name, const char *text, size_t n, const 
     const char *nul = n ? memchr(text, 0, n) : NULL;
     zinf_status status;
 
+    if (n >= 3 && !memcmp(text, "\xef\xbb\xbf", 3)) { /* a byte order mark, which YAML allows */
+        b.text += 3;
+        b.n -= 3;
+    }
     if (n > ZINF_YAML_MAX_BYTES)
         return fail(&b, 0, 0, "larger than %d MiB: no specification (expected %s)",
                     ZINF_YAML_MAX_BYTES >> 20, expected);
     if (nul) {
-        yaml_mark_t mark = mark_of_byte(&b, (size_t)(nul - text));
+        yaml_mark_t mark = mark_of_byte(&b, (size_t)(nul - b.text));
         return fail(&b, mark.line, mark.column, "a NUL byte: this is no text file (expected %s)",
                     expected);
     }

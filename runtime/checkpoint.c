@@ -27,8 +27,6 @@
 #include "runtime/element_sum.h"
 #include "runtime/safetensors.h"
 
-#define WRITING ".zinf-writing"
-#define REMOVING ".zinf-removing"
 enum { STEP_NAME = 32 };
 
 typedef struct extent {
@@ -46,7 +44,7 @@ struct zinf_checkpoint_writer {
     zinf_progress progress;
     char *directory;
     char step_name[STEP_NAME];
-    const char *temp_name; /* WRITING; of a reservation ZINF_RESERVED_NAME */
+    const char *temp_name; /* ZINF_WRITING_NAME; of a reservation ZINF_RESERVED_NAME */
     int dir_fd, temp_fd, fds[ZINF_N_STATES];
     uint64_t data_at[ZINF_N_STATES], header_sums[ZINF_N_STATES];
     uint64_t *offsets; /* [n_tensors + 1] */
@@ -124,6 +122,16 @@ static bool is_ours(int dir_fd, const char *name)
     return ours;
 }
 
+bool zinf_checkpoint_is_only_ours(int dir_fd, const char *name)
+{
+    int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    bool only = fd >= 0 && holds_only_ours(fd);
+
+    if (fd >= 0)
+        close(fd);
+    return only;
+}
+
 bool zinf_checkpoint_is_step(int dir_fd, const char *name, uint64_t *ret_step)
 {
     return zinf_checkpoint_step_name(name, ret_step) && is_ours(dir_fd, name);
@@ -149,8 +157,9 @@ static void remove_older(const zinf_checkpoint_writer *w)
                 continue;
             if (!pass)
                 kept = step > kept ? step : kept;
-            else if (step < kept && !renameat(w->dir_fd, entry->d_name, w->dir_fd, REMOVING))
-                zinf_checkpoint_remove(w->dir_fd, REMOVING);
+            else if (step < kept &&
+                     !renameat(w->dir_fd, entry->d_name, w->dir_fd, ZINF_REMOVING_NAME))
+                zinf_checkpoint_remove(w->dir_fd, ZINF_REMOVING_NAME);
         }
     }
     closedir(d);
@@ -198,6 +207,7 @@ static json_object *make_manifest(const zinf_checkpoint_writer *w)
     snprintf(scale, sizeof scale, "%a", w->progress.loss_scale); /* to the bit */
     zinf_json_add(m, "loss_scale", json_object_new_string(scale));
     add_sum(m, "plan_hash", w->progress.plan_hash);
+    zinf_json_add(m, "n_skipped", json_object_new_uint64(w->progress.n_skipped));
     zinf_json_add(m, "model", make_model(&w->plan->model));
     for (unsigned a = 0; a < ZINF_N_STATES; a++) {
         json_object *file = json_object_new_object();
@@ -245,7 +255,7 @@ static zinf_status write_small(const zinf_checkpoint_writer *w, const char *name
 /* With its checksum; if not `whole`, only its space is kept, of any step's. */
 static zinf_status write_manifest(const zinf_checkpoint_writer *w, bool whole, zinf_error *err)
 {
-    enum { MORE = 64 }; /* digits of a later step and data position */
+    enum { MORE = 64 }; /* digits of a later step, data position and number of skips */
     errno = 0;
     json_object *manifest = make_manifest(w);
     const char *text = json_object_to_json_string_ext(
@@ -348,8 +358,8 @@ static zinf_status open_directory(zinf_checkpoint_writer *w, zinf_error *err)
     if (foreign)
         return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"%s\" in \"%s\" exists and is not "
                          "only a checkpoint of ours; move it away", w->step_name, w->directory);
-    zinf_checkpoint_remove(w->dir_fd, WRITING);
-    zinf_checkpoint_remove(w->dir_fd, REMOVING);
+    zinf_checkpoint_remove(w->dir_fd, ZINF_WRITING_NAME);
+    zinf_checkpoint_remove(w->dir_fd, ZINF_REMOVING_NAME);
     return publish_older(w, err) ? err->status : open_temporary(w, err);
 }
 
@@ -528,11 +538,11 @@ zinf_status zinf_checkpoint_join(const char *directory, const zinf_plan *plan,
 {
     zinf_checkpoint_writer *w;
 
-    if (new_writer(directory, plan, progress, WRITING, &w, err))
+    if (new_writer(directory, plan, progress, ZINF_WRITING_NAME, &w, err))
         return err->status;
     w->joined = true;
     w->dir_fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    w->temp_fd = w->dir_fd < 0 ? -1 : openat(w->dir_fd, WRITING,
+    w->temp_fd = w->dir_fd < 0 ? -1 : openat(w->dir_fd, ZINF_WRITING_NAME,
                                              O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     for (unsigned a = 0; a < ZINF_N_STATES && !err->status; a++) {
         char *header = NULL;
@@ -557,7 +567,7 @@ zinf_status zinf_checkpoint_create(const char *directory, const zinf_plan *plan,
                                    const zinf_progress *progress,
                                    zinf_checkpoint_writer **ret_writer, zinf_error *err)
 {
-    return make(directory, plan, progress, WRITING, ret_writer, err);
+    return make(directory, plan, progress, ZINF_WRITING_NAME, ret_writer, err);
 }
 
 zinf_status zinf_checkpoint_keep_space(const char *directory, const zinf_plan *plan,
@@ -671,21 +681,23 @@ uint64_t *zinf_checkpoint_totals(zinf_checkpoint_writer *w, uint32_t *ret_n)
 }
 
 /* A checkpoint of the same step, from before a resume, changes places with the new one. */
-static zinf_status publish(const zinf_checkpoint_writer *w, zinf_error *err)
+static zinf_status publish(const zinf_checkpoint_writer *w, bool *ret_placed, zinf_error *err)
 {
     if (zinf_checkpoint_sync(w, err))
         return err->status;
     if (fsync(w->temp_fd))
-        return fail_on(w, "syncing", WRITING, err);
-    if (renameat2(w->dir_fd, WRITING, w->dir_fd, w->step_name, RENAME_NOREPLACE)) {
+        return fail_on(w, "syncing", ZINF_WRITING_NAME, err);
+    if (renameat2(w->dir_fd, ZINF_WRITING_NAME, w->dir_fd, w->step_name, RENAME_NOREPLACE)) {
         /* EINVAL: a filesystem without the flags; a plain rename replaces no full directory. */
         int rc = errno == EINVAL
-            ? renameat(w->dir_fd, WRITING, w->dir_fd, w->step_name)
+            ? renameat(w->dir_fd, ZINF_WRITING_NAME, w->dir_fd, w->step_name)
             : errno == EEXIST
-            ? renameat2(w->dir_fd, WRITING, w->dir_fd, w->step_name, RENAME_EXCHANGE) : -1;
+            ? renameat2(w->dir_fd, ZINF_WRITING_NAME, w->dir_fd, w->step_name, RENAME_EXCHANGE)
+            : -1;
         if (rc)
             return fail_on(w, "renaming the new checkpoint to", w->step_name, err);
     }
+    *ret_placed = true;
     if (fsync(w->dir_fd))
         return fail_on(w, "syncing", ".", err);
     if (renameat(w->temp_fd, ZINF_LATEST_NAME, w->dir_fd, ZINF_LATEST_NAME))
@@ -695,12 +707,13 @@ static zinf_status publish(const zinf_checkpoint_writer *w, zinf_error *err)
     return ZINF_OK;
 }
 
-zinf_status zinf_checkpoint_commit(zinf_checkpoint_writer *w, zinf_error *err)
+zinf_status zinf_checkpoint_commit(zinf_checkpoint_writer *w, bool *ret_placed, zinf_error *err)
 {
     zinf_status status = ZINF_OK;
 
+    *ret_placed = false;
     if (check_complete(w, err) || write_manifest(w, true, err) ||
-        write_latest(w, true, err) || publish(w, err))
+        write_latest(w, true, err) || publish(w, ret_placed, err))
         status = err->status;
     else
         remove_older(w);

@@ -12,6 +12,7 @@
 #ifndef ZINF_RUNTIME_CHECKPOINT_H
 #define ZINF_RUNTIME_CHECKPOINT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "runtime/error.h"
@@ -24,6 +25,7 @@ typedef struct zinf_progress {
     uint64_t seed;
     double loss_scale;      /* 1 unless fp16 */
     uint64_t plan_hash;     /* of the plan that wrote it; informative */
+    uint64_t n_skipped;     /* steps in a row, the last one among them, whose update was left out */
 } zinf_progress;
 
 typedef enum zinf_state_array { ZINF_STATE_MASTER, ZINF_STATE_M, ZINF_STATE_V, ZINF_N_STATES }
@@ -55,8 +57,11 @@ zinf_status zinf_checkpoint_put(zinf_checkpoint_writer *writer, uint32_t tensor,
 zinf_status zinf_checkpoint_sync(const zinf_checkpoint_writer *writer, zinf_error *err);
 /* Checksums and counts of what was put; rank 0 commits with the sums of all ranks' in it. */
 uint64_t *zinf_checkpoint_totals(zinf_checkpoint_writer *writer, uint32_t *ret_n);
-/* Checks that every element was put, syncs, renames. The writer is freed, also on failure. */
-zinf_status zinf_checkpoint_commit(zinf_checkpoint_writer *writer, zinf_error *err);
+/* Checks that every element was put, syncs, renames. The writer is freed, also on failure.
+ * ret_placed: the checkpoint is there, whole, and the next to be opened; also where it could not be
+ * named in `latest` any more, which is a failure. */
+zinf_status zinf_checkpoint_commit(zinf_checkpoint_writer *writer, bool *ret_placed,
+                                   zinf_error *err);
 /* Removes the temporary, unless this writer has joined; NULL ok. */
 void zinf_checkpoint_abandon(zinf_checkpoint_writer *writer);
 
@@ -64,8 +69,9 @@ void zinf_checkpoint_abandon(zinf_checkpoint_writer *writer);
 typedef struct zinf_checkpoint_place zinf_checkpoint_place;
 
 /* Creates DIR if its parent exists and locks it: another run's is refused, naming its process. DIR
- * is no checkpoint itself. If it holds some, `resumed` (NULL: none) must be DIR or one of them: a
- * training does not go on another's. */
+ * is no checkpoint itself, and what has a name of ours there is what a save leaves by it. If it
+ * holds some, `resumed` (NULL: none) must be DIR or one of them: a training does not go on
+ * another's. */
 zinf_status zinf_checkpoint_claim(const char *directory, const char *resumed,
                                   zinf_checkpoint_place **ret_place, zinf_error *err);
 /* What a rank sees of the claim on DIR: another number where it is not the same directory, an error

@@ -2,7 +2,8 @@
  * the safetensors files, and whole reads and writes. Internal to checkpoints.
  *
  * manifest.json, in this order: format, version, step, data_position, seed, loss_scale, plan_hash,
- * model {}, files {name: {bytes, header}}, tensors [{name, shape, master, m, v}], checksum.
+ * n_skipped (0 where it is missing), model {}, files {name: {bytes, header}}, tensors [{name,
+ * shape, master, m, v}], checksum.
  * Every checksum is 16 hex digits: `master`, `m`, `v` are that array's element_sum.h, which ranks
  * can add up; the others are xxh64 with seed 0, `header` of a file's bytes before its data,
  * `checksum` of all of the manifest before its own digits. Together they cover every byte of the
@@ -30,7 +31,11 @@ enum {
 };
 #define ZINF_MANIFEST_NAME "manifest.json"
 #define ZINF_LATEST_NAME "latest"
-#define ZINF_RESERVED_NAME ".zinf-reserved" /* a directory like .zinf-writing, for the next save */
+#define ZINF_LOCK_NAME ".zinf-lock" /* held by a run that saves there */
+/* Directories of a checkpoint's files: being written, being removed, for the next save. */
+#define ZINF_WRITING_NAME ".zinf-writing"
+#define ZINF_REMOVING_NAME ".zinf-removing"
+#define ZINF_RESERVED_NAME ".zinf-reserved"
 #define ZINF_MANIFEST_END "\"\n}\n" /* what follows the manifest's own checksum */
 
 extern const char *const zinf_state_files[ZINF_N_STATES]; /* "master.safetensors", .. */
@@ -70,6 +75,8 @@ zinf_status zinf_read_all(int fd, void *ret_bytes, uint64_t n, uint64_t offset,
 /* Creates the directory unless it is there, and opens it. */
 zinf_status zinf_checkpoint_directory(const char *directory, bool *ret_created, int *ret_fd,
                                       zinf_error *err);
+/* Is `name` a directory that holds nothing but our files? */
+bool zinf_checkpoint_is_only_ours(int dir_fd, const char *name);
 /* The step of a name "step-<n>", without leading zeros; false for any other. */
 bool zinf_checkpoint_step_name(const char *name, uint64_t *ret_step);
 /* The step of a checkpoint of ours with that name; false for all else. */
@@ -89,6 +96,11 @@ zinf_status zinf_checkpoint_last(int dir_fd, const char *directory,
                                  char ret_name[ZINF_STEP_NAME], zinf_error *err);
 /* Removes what `name` is if it is a directory that holds nothing but our files. */
 void zinf_checkpoint_remove(int dir_fd, const char *name);
+/* Does a path in a directory of checkpoints begin with a name of ours? */
+bool zinf_checkpoint_own_name(const char *rest);
+/* Would writing to the path change a checkpoint, or what is beside some by a name of ours? Links
+ * are followed; it need not exist. */
+bool zinf_checkpoint_owns(const char *path);
 /* Makes ZINF_RESERVED_NAME: the files of a checkpoint, with all their space; the next create takes
  * them. */
 zinf_status zinf_checkpoint_keep_space(const char *directory, const zinf_plan *plan,

@@ -18,7 +18,6 @@
 
 #include "runtime/lock_file.h"
 
-#define LOCK ".zinf-lock"
 enum { KEPT = 2 }; /* checkpoints that stay after a save; while one is written there is one more */
 
 struct zinf_checkpoint_place {
@@ -93,6 +92,36 @@ static zinf_status check_kind(const zinf_checkpoint_place *p, zinf_error *err)
                      "the directory that it is in, or another one", p->directory);
 }
 
+/* What has a name of ours and is not what a save leaves there would stop a later one. `latest` may
+ * be a link to a file. */
+static zinf_status check_name(const zinf_checkpoint_place *p, const char *name, bool is_directory,
+                              zinf_error *err)
+{
+    const int flags = strcmp(name, ZINF_LATEST_NAME) ? AT_SYMLINK_NOFOLLOW : 0;
+    struct stat info;
+
+    errno = 0;
+    if (fstatat(p->dir_fd, name, &info, AT_SYMLINK_NOFOLLOW) && errno == ENOENT)
+        return ZINF_OK;
+    if (is_directory ? zinf_checkpoint_is_only_ours(p->dir_fd, name)
+                     : !fstatat(p->dir_fd, name, &info, flags) && S_ISREG(info.st_mode))
+        return ZINF_OK;
+    if (errno == ENOMEM)
+        return zinf_fail(err, ZINF_MACHINE, "checkpoint: looking at \"%s\" in \"%s\": %s", name,
+                         p->directory, strerror(errno));
+    return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"%s\" in \"%s\" exists and is not %s of "
+                     "ours; move it away", name, p->directory,
+                     is_directory ? "only a checkpoint" : "a file");
+}
+
+static zinf_status check_names(const zinf_checkpoint_place *p, zinf_error *err)
+{
+    return check_name(p, ZINF_LATEST_NAME, false, err) ||
+           check_name(p, ZINF_WRITING_NAME, true, err) ||
+           check_name(p, ZINF_REMOVING_NAME, true, err) ||
+           check_name(p, ZINF_RESERVED_NAME, true, err) ? err->status : ZINF_OK;
+}
+
 static zinf_status refuse_others(const zinf_checkpoint_place *p, const zinf_checkpoint_list *found,
                                  zinf_error *err)
 {
@@ -118,8 +147,10 @@ zinf_status zinf_checkpoint_claim(const char *directory, const char *resumed,
     if (!(p->directory = strdup(directory)))
         zinf_fail(err, ZINF_MACHINE, "checkpoint: out of memory");
     else if (!zinf_checkpoint_directory(directory, &p->created, &p->dir_fd, err) &&
-             !check_kind(p, err) &&
-             !zinf_lock_file_take(p->dir_fd, LOCK, "checkpoint", directory, &p->lock_fd, err) &&
+             !check_kind(p, err) && !check_name(p, ZINF_LOCK_NAME, false, err) &&
+             !zinf_lock_file_take(p->dir_fd, ZINF_LOCK_NAME, "checkpoint", directory, &p->lock_fd,
+                                  err) &&
+             !check_names(p, err) &&
              !zinf_checkpoint_look(p->dir_fd, directory, &found, err) && found.n &&
              !(resumed && is_here(p, resumed)))
         refuse_others(p, &found, err);
@@ -134,14 +165,15 @@ zinf_status zinf_checkpoint_claim(const char *directory, const char *resumed,
 zinf_status zinf_checkpoint_mark(const char *directory, uint64_t *ret_mark, zinf_error *err)
 {
     const int dir_fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    const int fd = dir_fd < 0 ? -1 : openat(dir_fd, LOCK, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
+    const int fd = dir_fd < 0 ? -1 : openat(dir_fd, ZINF_LOCK_NAME, flags);
     char holder[32] = "";
     struct stat info;
 
     if (fd < 0 || fstat(fd, &info) || read(fd, holder, sizeof holder) < 0)
         zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"%s\" in \"%.300s\", which rank 0 has made, "
                   "cannot be opened here: %s; --save DIR must be on a filesystem that every rank "
-                  "sees", LOCK, directory, strerror(errno));
+                  "sees", ZINF_LOCK_NAME, directory, strerror(errno));
     else
         *ret_mark = XXH64(holder, sizeof holder, info.st_ino);
     if (fd >= 0)
@@ -208,7 +240,7 @@ void zinf_checkpoint_release(zinf_checkpoint_place *p)
         return;
     if (p->lock_fd >= 0)
         zinf_checkpoint_remove(p->dir_fd, ZINF_RESERVED_NAME);
-    zinf_lock_file_release(p->dir_fd, LOCK, p->lock_fd);
+    zinf_lock_file_release(p->dir_fd, ZINF_LOCK_NAME, p->lock_fd);
     if (p->dir_fd >= 0)
         close(p->dir_fd);
     if (p->created)

@@ -312,6 +312,8 @@ static zinf_status get_progress(const zinf_checkpoint_reader *r, json_object *ma
         get_uint(r, manifest, "data_position", where, &ret_progress->data_position, err) ||
         get_uint(r, manifest, "seed", where, &ret_progress->seed, err) ||
         get_sum(r, manifest, "plan_hash", where, &ret_progress->plan_hash, err) ||
+        (json_object_object_get_ex(manifest, "n_skipped", NULL) &&
+         get_uint(r, manifest, "n_skipped", where, &ret_progress->n_skipped, err)) ||
         !(scale = member(r, manifest, "loss_scale", json_type_string, where, err)))
         return err->status;
     ret_progress->loss_scale = strtod(json_object_get_string(scale), &end);

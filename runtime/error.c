@@ -3,12 +3,37 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
+
+size_t zinf_character(const char *text, size_t n, bool *ret_control)
+{
+    const unsigned char *c = (const unsigned char *)text;
+    size_t length = *c < 0xc2 || *c > 0xf4 ? 1 : *c < 0xe0 ? 2 : *c < 0xf0 ? 3 : 4;
+
+    for (size_t i = 1; i < length; i++)
+        if (i >= n || (c[i] & 0xc0) != 0x80)
+            length = 1;
+    if ((*c == 0xe0 && length > 1 && c[1] < 0xa0) || (*c == 0xf0 && length > 1 && c[1] < 0x90))
+        length = 1; /* longer than it need be */
+    *ret_control = length == 1 ? *c < ' ' || (*c >= 0x7f && *c < 0xa0)
+                               : *c == 0xc2 && c[1] < 0xa0;
+    return length;
+}
 
 void zinf_plain_text(char *text)
 {
-    for (char *c = text; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7f)
-            *c = '?';
+    size_t left = strlen(text), n;
+    char *to = text;
+    bool control;
+
+    for (const char *from = text; left; from += n, left -= n) {
+        n = zinf_character(from, left, &control);
+        if (control)
+            *to++ = '?';
+        else
+            to = (char *)memmove(to, from, n) + n;
+    }
+    *to = 0;
 }
 
 zinf_status zinf_fail(zinf_error *err, zinf_status status, const char *format, ...)

@@ -2,6 +2,9 @@
 #ifndef ZINF_RUNTIME_ERROR_H
 #define ZINF_RUNTIME_ERROR_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
 /* The values are the exit codes of every command. */
 typedef enum zinf_status {
     ZINF_OK = 0,
@@ -16,6 +19,10 @@ typedef struct zinf_error {
     char text[1000];    /* what, where, allowed, what to do; no newline at the end */
 } zinf_error;
 
+/* Bytes of the character that begins text[0 .. n), n > 0: 1 to 4 of UTF-8, else 1. Is it a control
+ * character (C0, DEL, or C1, also as a byte that is part of no character)? Those command a
+ * terminal. */
+size_t zinf_character(const char *text, size_t n, bool *ret_control);
 /* A control character becomes '?': what is printed may hold any file's name. */
 void zinf_plain_text(char *text);
 

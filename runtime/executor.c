@@ -109,8 +109,7 @@ void zinf_executor_fail(zinf_executor *executor, const zinf_op *op, const zinf_e
 /* ---- one queue ---- */
 
 /* A thread that starts kernels gets the team the plan states, whatever OMP_DYNAMIC and
- * OMP_MAX_ACTIVE_LEVELS say: oneDNN's primitives are made for that many, and fewer leave part of
- * the product undone. */
+ * OMP_MAX_ACTIVE_LEVELS say: time, scratch and stacks are planned for that many. */
 static void pin_team(const zinf_executor *executor)
 {
     omp_set_dynamic(0);

@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/checkpoint_format.h"
+
 static bool one_file(const struct stat *x, const struct stat *y)
 {
     return S_ISREG(x->st_mode) && x->st_dev == y->st_dev && x->st_ino == y->st_ino;
@@ -66,6 +68,16 @@ zinf_status zinf_files_distinct(const zinf_named_file *files, size_t n, zinf_err
                                  "%s \"%.300s\" is the same file as %s: it would be overwritten; "
                                  "give another name", files[i].option, files[i].path,
                                  files[k].option);
+    return ZINF_OK;
+}
+
+zinf_status zinf_files_spare_checkpoints(const zinf_named_file *files, size_t n, zinf_error *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (files[i].path && files[i].written && zinf_checkpoint_owns(files[i].path))
+            return zinf_fail(err, ZINF_BAD_INPUT, "%s \"%.300s\" is in a checkpoint, or beside "
+                             "some by a name that is theirs; give another name", files[i].option,
+                             files[i].path);
     return ZINF_OK;
 }
 

@@ -20,6 +20,10 @@ typedef struct zinf_named_file {
  * and pipes may be named twice. "-" is refused: it would be a file of that name. */
 zinf_status zinf_files_distinct(const zinf_named_file *files, size_t n, zinf_error *err);
 
+/* BAD_INPUT if a file that will be written is in a checkpoint, or beside some by a name that is
+ * theirs. */
+zinf_status zinf_files_spare_checkpoints(const zinf_named_file *files, size_t n, zinf_error *err);
+
 /* Whose fault is it that a file could not be created? BAD_INPUT if another name would do: of a
  * directory that is not there, or may not be written in. Else MACHINE. */
 zinf_status zinf_files_blame(int error);

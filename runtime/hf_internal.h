@@ -56,6 +56,11 @@ static inline bool zinf_hf_next_block(const zinf_tensor *tensor, uint64_t first,
     return true;
 }
 
+/* ---- hf_read.c ---- */
+
+/* Is it there, and a directory? */
+zinf_status zinf_hf_check_directory(const char *directory, zinf_error *err);
+
 /* ---- hf_texts.c ---- */
 
 /* A directory that is being written. */

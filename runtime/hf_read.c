@@ -310,9 +310,12 @@ static zinf_status add_shard(zinf_hf_reader *r, const char *name, zinf_error *er
 
 static bool is_printable(const char *name)
 {
-    while (*name && (unsigned char)*name >= ' ' && *name != 0x7f)
-        name++;
-    return !*name;
+    size_t left = strlen(name), n;
+    bool control = false;
+
+    for (; left && !control; name += n, left -= n)
+        n = zinf_character(name, left, &control);
+    return !control;
 }
 
 /* Each file once; a name stays inside the directory. */
@@ -447,16 +450,26 @@ static zinf_status check_adapter(const zinf_hf_reader *r, zinf_error *err)
     return err->status;
 }
 
+zinf_status zinf_hf_check_directory(const char *directory, zinf_error *err)
+{
+    struct stat st;
+
+    if (stat(directory, &st))
+        return zinf_fail(err, ZINF_BAD_INPUT, "\"%.300s\" cannot be opened: %s", directory,
+                         strerror(errno));
+    if (!S_ISDIR(st.st_mode))
+        return zinf_fail(err, ZINF_BAD_INPUT, "\"%.300s\": it is a file; name the directory in "
+                         "which config.json and model.safetensors are", directory);
+    return ZINF_OK;
+}
+
 static zinf_status check_model(const zinf_hf_reader *r, zinf_error *err)
 {
     const zinf_model_info *plan = &r->plan->model;
     zinf_hf_config found;
-    struct stat st;
 
-    if (!stat(r->directory, &st) && !S_ISDIR(st.st_mode))
-        return refuse(r, err, "it is a file; name the directory in which config.json and "
-                      "model.safetensors are");
-    if (zinf_hf_config_read(r->directory, &found, err) || check_adapter(r, err))
+    if (zinf_hf_check_directory(r->directory, err) ||
+        zinf_hf_config_read(r->directory, &found, err) || check_adapter(r, err))
         return err->status;
     if (strcmp(found.model.family, plan->family))
         return refuse(r, err, "config.json is of the family %s, the plan's model \"%s\" is %s",

@@ -451,6 +451,8 @@ static zinf_status open_writer(const char *directory, const zinf_plan *plan,
     for (uint32_t i = 0; !err->status && i < plan->n_tensors; i++)
         w->dtypes[i] = options->dtypes ? options->dtypes[i] : options->dtype;
     w->options.dtypes = NULL; /* the caller's */
+    if (options->from && !joined && !err->status)
+        zinf_hf_check_directory(options->from, err);
     if (!err->status && !zinf_checkpoint_layout(plan, checked, err) && !cut_shards(w, err) &&
              (joined ? !join_temporary(w, err) : !open_temporary(w, err) && !check_space(w, err)) &&
         !open_shards(w, err) && !leave_mark(w, err) && !joined)

@@ -139,6 +139,9 @@ zinf_status zinf_json_parse(const char *what, const char *text, size_t n, int de
     const size_t stray = find_stray(text, n);
     if (stray < n) {
         json_tokener_free(tokener);
+        if (!stray && n >= 3 && !memcmp(text, "\xef\xbb\xbf", 3))
+            return zinf_fail(err, ZINF_BAD_INPUT, "%s begins with a byte order mark (EF BB BF), "
+                             "which no JSON has; save it as UTF-8 without one", what);
         if (text[stray] == '\\')
             return zinf_fail(err, ZINF_BAD_INPUT, "%s has a NUL in a string (\\u0000 at byte %zu), "
                              "which no name has", what, stray);

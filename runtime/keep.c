@@ -88,11 +88,14 @@ static zinf_status put_state(void *context, uint32_t tensor, zinf_state_array ar
 }
 
 /* What a failed save leaves, behind what went wrong. */
-static zinf_status not_saved(const zinf_session *s, zinf_error *err)
+static zinf_status not_saved(const zinf_session *s, bool placed, zinf_error *err)
 {
     const size_t used = strlen(err->text);
 
-    if (s->saved_step == UINT64_MAX)
+    if (placed)
+        snprintf(err->text + used, sizeof err->text - used, "; step %" PRIu64 " is there all the "
+                 "same, and --resume goes on from it", s->progress.step);
+    else if (s->saved_step == UINT64_MAX)
         snprintf(err->text + used, sizeof err->text - used, "; step %" PRIu64 " is not saved",
                  s->progress.step);
     else
@@ -139,6 +142,7 @@ zinf_status zinf_session_keep(zinf_session *s, const char *save, zinf_error *not
                        .exported = not_exported ? s->exporter : NULL};
     zinf_env env = {.step = s->progress.step, .put = put_state, .state_context = &sink};
     const uint64_t start_ns = zinf_report_now_ns();
+    bool placed = false;
     uint32_t n;
     uint64_t *totals = zinf_params_hash_totals(s->hash, &n);
 
@@ -147,10 +151,10 @@ zinf_status zinf_session_keep(zinf_session *s, const char *save, zinf_error *not
                                                  &sink.writer, err) == ZINF_OK)
         zinf_executor_run(s->executor, ZINF_PROGRAM_SAVE, &env, err);
     if (zinf_ranks_together(s->ranks, err) == ZINF_OK && save)
-        zinf_together_commit_checkpoint(s->ranks, &sink.writer, err);
+        zinf_together_commit_checkpoint(s->ranks, &sink.writer, &placed, err);
     zinf_checkpoint_abandon(sink.writer);
     if (err->status)
-        return save ? not_saved(s, err) : err->status;
+        return save ? not_saved(s, placed, err) : err->status;
     if (save) {
         s->saved_step = s->progress.step;
         s->report.save_s = 1e-9 * (double)(zinf_report_now_ns() - start_ns);

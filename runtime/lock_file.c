@@ -41,15 +41,15 @@ zinf_status zinf_lock_file_take(int dir_fd, const char *path, const char *area, 
     for (;;) {
         fd = openat(dir_fd, path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
         if (fd < 0)
-            return zinf_fail(err, ZINF_MACHINE, "%s: lock file \"%s\": %s", area, path,
-                             strerror(errno));
+            return zinf_fail(err, ZINF_MACHINE, "%s: lock file \"%s\" of \"%.300s\": %s", area,
+                             path, what, strerror(errno));
         if (flock(fd, LOCK_EX | LOCK_NB)) {
             const int error = errno;
             if (error == EWOULDBLOCK)
                 refuse(path, area, what, fd, err);
             else if (error != EINTR)
-                zinf_fail(err, ZINF_MACHINE, "%s: locking \"%s\": %s", area, path,
-                          strerror(error));
+                zinf_fail(err, ZINF_MACHINE, "%s: locking \"%s\" of \"%.300s\": %s", area, path,
+                          what, strerror(error));
             close(fd);
             if (error == EINTR)
                 continue;

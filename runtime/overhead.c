@@ -1,5 +1,5 @@
 /* runtime/overhead.c - see overhead.h. Sizes of our own tables are taken from their types; what
- * libraries take was measured (x86-64, glibc 2.36, oneDNN 2.6.3) as VmHWM less the arenas over
+ * libraries take was measured (x86-64, glibc 2.36) as VmHWM less the arenas over
  * plans of 451 to 22,000 instructions. LEAST_ is the least that was measured: the difference is
  * what a run may leave untouched.
  */
@@ -12,19 +12,15 @@
 #include "runtime/timeline.h"
 
 /* Bytes. */
-/* With kernels of our own: measured up to 7.6 MiB, all but a tenth of it pages of program and
- * libraries, of which a kernel maps more or less around those that are used: a MiB more on a busy
- * machine than on an idle one. */
-static const uint64_t BASE = 17 << 19, LEAST_BASE = 13 << 19;
-/* oneDNN's: measured 2.7 to 3.7 MiB */
-static const uint64_t LIBRARY = 4 << 20, LEAST_LIBRARY = 5 << 19;
-/* An MPI library on one node: 7.6 to 9.2 MiB of Open MPI 4.1, 11.4 to 15 of MPICH 4.0 at 2 to 8
- * ranks; what it takes across nodes is not measured. */
-static const uint64_t MPI_BASE = 31 << 19, LEAST_MPI = 15 << 19;
+/* Measured 3.1 to 3.3 MiB, nearly all of it pages of program and libraries, of which a kernel maps
+ * more or less around those that are used; all of them would be 1.0 MiB more. */
+static const uint64_t BASE = 9 << 19, LEAST_BASE = 5 << 19;
+static const uint64_t NO_DATA = 4 << 20; /* of BASE, what no limit of data counts */
+/* An MPI library on one node: 10.6 to 12.5 MiB of Open MPI 4.1, 13.7 to 15.8 of MPICH 4.0 at 2 to
+ * 8 ranks, with what they share; what it takes across nodes is not measured. */
+static const uint64_t MPI_BASE = 33 << 19, LEAST_MPI = 21 << 19;
 static const uint64_t MPI_RANK = 384 << 10; /* shared memory with each other rank */
-/* a primitive with its code: 10 to 250 KiB */
-static const uint64_t GEMM = 72 << 10, LEAST_GEMM = 10 << 10;
-static const uint64_t OWN_GEMM = 512;          /* a descriptor and its blocks: under 400 bytes */
+static const uint64_t GEMM = 768;              /* two, of which one leaves all to the other: 630 */
 static const uint64_t THREAD = 24 << 10;       /* used part of stack and thread-local data */
 static const uint64_t TENSOR_OF_CHECKPOINT = 3 << 10; /* JSON of header and manifest, sums */
 static const uint64_t TENSOR_HASH = 256;       /* params_hash.c, with malloc's own */
@@ -117,16 +113,14 @@ static uint64_t n_transfer_ends(const zinf_plan *plan)
     return n;
 }
 
-uint64_t zinf_overhead_base_bytes(uint32_t ranks, bool library)
+uint64_t zinf_overhead_base_bytes(uint32_t ranks)
 {
-    const uint64_t base = library ? BASE + LIBRARY : BASE;
-
-    return ranks == 1 ? base : add(base + MPI_BASE, times(ranks, MPI_RANK));
+    return ranks == 1 ? BASE : add(BASE + MPI_BASE, times(ranks, MPI_RANK));
 }
 
-uint64_t zinf_overhead_bytes(const zinf_plan *plan, bool library)
+uint64_t zinf_overhead_bytes(const zinf_plan *plan)
 {
-    uint64_t bytes = zinf_overhead_base_bytes(plan->decisions.ranks, library), rows = 0;
+    uint64_t bytes = zinf_overhead_base_bytes(plan->decisions.ranks), rows = 0;
 
     /* the plan in memory */
     bytes = add(bytes, times(plan->n_segments, sizeof *plan->segments));
@@ -144,7 +138,7 @@ uint64_t zinf_overhead_bytes(const zinf_plan *plan, bool library)
     bytes = add(bytes, times(plan->n_waits, sizeof(zinf_need)));
     bytes = add(bytes, times(plan->n_segments, (ZINF_N_QUEUES + 1) * sizeof(uint32_t)));
     bytes = add(bytes, times(plan->n_units, sizeof(zinf_noted)));
-    bytes = add(bytes, times(n_gemms(plan), library ? GEMM : OWN_GEMM));
+    bytes = add(bytes, times(n_gemms(plan), GEMM));
     for (uint32_t i = 0; i < plan->n_instrs; i++) {
         const zinf_instr *instr = &plan->instrs[i];
         const bool has_targets = instr->opcode == ZINF_OP_CLASSIFIER ||
@@ -176,15 +170,10 @@ uint64_t zinf_overhead_bytes(const zinf_plan *plan, bool library)
 uint64_t zinf_overhead_untouched_bytes(const zinf_plan *plan)
 {
     const zinf_decisions *d = &plan->decisions;
-    const unsigned tier = plan->machine.unified ? ZINF_TIER_DEVICE : ZINF_TIER_HOST;
-    const bool library = plan->machine.overhead_bytes[tier] >= zinf_overhead_bytes(plan, true);
     uint64_t bytes = BASE - LEAST_BASE;
 
     if (strcmp(plan->machine.backend, "cpu"))
         return 0;
-    if (library)
-        bytes = add(bytes, add(LIBRARY - LEAST_LIBRARY,
-                               times(n_gemms(plan), GEMM - LEAST_GEMM)));
     if (d->ranks > 1)
         bytes = add(bytes, add(MPI_BASE - LEAST_MPI, times(d->ranks, MPI_RANK)));
     bytes = add(bytes, times(ZINF_N_QUEUES + 2 * (uint64_t)d->n_threads, THREAD));
@@ -193,6 +182,16 @@ uint64_t zinf_overhead_untouched_bytes(const zinf_plan *plan)
                                          (uint64_t)d->io_depth * BLOCK_OF_CHANNEL));
     bytes = add(bytes, times(plan->n_tensors, TENSOR_OF_CHECKPOINT + TENSOR_HASH));
     return add(bytes, times(plan->model.vocab, sizeof(float)));
+}
+
+uint64_t zinf_overhead_stack_bytes(const zinf_plan *plan)
+{
+    uint64_t bytes = times(ZINF_N_QUEUES + 2 * (uint64_t)plan->decisions.n_threads,
+                           ZINF_STACK_BYTES - THREAD);
+
+    if (plan->machine.arena_bytes[ZINF_TIER_NVME])
+        bytes = add(bytes, N_CHANNELS * STORAGE_THREADS * (ZINF_SMALL_STACK_BYTES - THREAD));
+    return bytes > NO_DATA ? bytes - NO_DATA : 0;
 }
 
 uint64_t zinf_overhead_trace_bytes(const zinf_plan *plan)

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "runtime/checkpoint_format.h"
 #include "runtime/files.h"
 #include "runtime/hf.h"
 
@@ -85,14 +86,6 @@ static const char *inside(const named_path *x, const named_path *y)
     }
 }
 
-/* Does the first part of a path begin with one of our names in a directory of checkpoints? */
-static bool is_checkpoints(const char *rest)
-{
-    return !strncmp(rest, "step-", 5) || !strncmp(rest, ".zinf-", 6) ||
-           !strcmp(rest, "latest") || !strncmp(rest, "latest/", 7) ||
-           !strcmp(rest, "manifest.json");
-}
-
 static zinf_status refuse(const named_path *x, const named_path *y, const char *why,
                           zinf_error *err)
 {
@@ -118,7 +111,7 @@ static zinf_status check_pair(const named_path *x, const named_path *y, int kind
                           : ZINF_OK;
     case SAVE:
     case RESUME:
-        if (x->written && is_checkpoints(rest))
+        if (x->written && zinf_checkpoint_own_name(rest))
             return refuse(x, y, "that name is a checkpoint's", err);
         return ZINF_OK;
     default: /* NVME */
@@ -220,8 +213,11 @@ zinf_status zinf_paths_check(const zinf_run_options *o, zinf_error *err)
         snprintf(temporary->whole, PATH_MAX, "%.*s%s", PATH_MAX - 20, paths[EXPORT].whole,
                  ZINF_HF_WRITING) < PATH_MAX)
         temporary->path = temporary->whole;
-    if (check_all(paths, files, N_FILES, err) == ZINF_OK)
-        check_links(paths, files, N_FILES, err);
+    const zinf_named_file export = {"--export", o->export, true};
+    if (check_all(paths, files, N_FILES, err) == ZINF_OK &&
+        check_links(paths, files, N_FILES, err) == ZINF_OK &&
+        zinf_files_spare_checkpoints(distinct, N_FILES, err) == ZINF_OK)
+        zinf_files_spare_checkpoints(&export, 1, err);
     free(paths);
     return err->status;
 }

@@ -4,7 +4,8 @@
  * All right: inputs anywhere but in --export; --log, --trace and --export in a directory of
  * checkpoints or in that of --nvme, beside what is ours there; --save where --resume is, and with
  * --nvme. Refused: whatever would be overwritten, removed or in the way, and anything written into
- * --init or over a file of --init, --resume or --save, by any spelling or link.
+ * --init or over a file of --init, --resume or --save, by any spelling or link, or of any other
+ * checkpoint.
  */
 #ifndef ZINF_RUNTIME_PATHS_H
 #define ZINF_RUNTIME_PATHS_H

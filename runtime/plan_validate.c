@@ -28,8 +28,12 @@ static bool ends(const char *text, size_t n)
 /* Names are printed: none of them may command a terminal, or be two lines of a report. */
 static bool is_text(const char *text, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        if ((text[i] && (unsigned char)text[i] < ' ') || text[i] == 0x7f)
+    bool control;
+
+    for (size_t i = 0; i < n; )
+        if (!text[i])
+            i++;
+        else if (i += zinf_character(text + i, n - i, &control), control)
             return false;
     return true;
 }

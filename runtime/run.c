@@ -501,7 +501,8 @@ static zinf_status not_finite(zinf_session *s, const zinf_env *env, const zinf_p
                          "saved: go on from the last checkpoint. Lower the learning rate, check "
                          "the data, or plan with --set optimizer_time=after", step, why);
     }
-    if (s->options->on_nonfinite == ZINF_ON_NONFINITE_SKIP && ++s->n_skipped < MOST_SKIPPED) {
+    if (s->options->on_nonfinite == ZINF_ON_NONFINITE_SKIP &&
+        ++s->progress.n_skipped < MOST_SKIPPED) {
         zinf_progress_say(&s->line, "zinf-run: warning: step %" PRIu64 " is skipped: %s", step,
                           why);
         return ZINF_OK;
@@ -524,9 +525,9 @@ static zinf_status not_finite(zinf_session *s, const zinf_env *env, const zinf_p
                          "as after step %" PRIu64 ". Lower the learning rate, check the data, or "
                          "go on without such steps by --on-nonfinite skip", step, why,
                          before->step);
-    return zinf_fail(err, ZINF_WRONG_RESULT, "%d steps in a row were skipped, the last is step %"
-                     PRIu64 ": %s; the weights are as before them. Lower the learning rate or "
-                     "check the data", MOST_SKIPPED, step, why);
+    return zinf_fail(err, ZINF_WRONG_RESULT, "%" PRIu64 " steps in a row were skipped, the last "
+                     "is step %" PRIu64 ": %s; the weights are as before them. Lower the learning "
+                     "rate or check the data", s->progress.n_skipped, step, why);
 }
 
 static zinf_status one_step(zinf_session *s, bool last, zinf_error *err)
@@ -563,7 +564,7 @@ static zinf_status one_step(zinf_session *s, bool last, zinf_error *err)
     if (s->log && !s->late.status)
         zinf_log_step(s->log, s->options->log, &step, &s->late);
     if (!env.skip)
-        s->n_skipped = 0;
+        s->progress.n_skipped = 0;
     else if (not_finite(s, &env, &before, err))
         return err->status;
     if (s->options->save_every && s->progress.step % s->options->save_every == 0)

@@ -31,7 +31,6 @@ typedef struct zinf_session {
     zinf_progress progress; /* where training stands */
     uint64_t steps;         /* where it is to end */
     uint64_t saved_step;    /* of the last checkpoint written here; UINT64_MAX: none */
-    uint64_t n_skipped;     /* in a row */
     zinf_error late;        /* of --log or --trace: with it the run ends, but first it saves */
     bool pending;           /* the last step's updates may be left to FLUSH */
     FILE *log;

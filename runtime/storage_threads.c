@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { MAX_WORKERS = 8, STACK_BYTES = 256 * 1024 };
+#include "runtime/overhead.h"
+
+enum { MAX_WORKERS = 8 };
 
 typedef struct ring {
     zinf_block **blocks; /* [depth] */
@@ -105,7 +107,7 @@ static int threads_open(uint32_t depth, void **ret_queue)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    pthread_attr_setstacksize(&attributes, ZINF_SMALL_STACK_BYTES);
     while (q->n_workers < depth && q->n_workers < MAX_WORKERS && !rc) {
         rc = pthread_create(&q->workers[q->n_workers], &attributes, work, q);
         q->n_workers += !rc;

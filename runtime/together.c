@@ -15,7 +15,7 @@ zinf_status zinf_together_create_checkpoint(zinf_ranks *ranks, const char *direc
 }
 
 zinf_status zinf_together_commit_checkpoint(zinf_ranks *ranks, zinf_checkpoint_writer **writer,
-                                            zinf_error *err)
+                                            bool *ret_placed, zinf_error *err)
 {
     uint32_t n;
     uint64_t *totals = zinf_checkpoint_totals(*writer, &n);
@@ -26,7 +26,7 @@ zinf_status zinf_together_commit_checkpoint(zinf_ranks *ranks, zinf_checkpoint_w
     if (ranks->collective->rank == 0) {
         zinf_checkpoint_writer *mine = *writer;
         *writer = NULL;
-        zinf_checkpoint_commit(mine, err);
+        zinf_checkpoint_commit(mine, ret_placed, err);
     }
     return zinf_ranks_together(ranks, err);
 }

@@ -13,9 +13,10 @@
 zinf_status zinf_together_create_checkpoint(zinf_ranks *ranks, const char *directory,
                                             const zinf_plan *plan, const zinf_progress *progress,
                                             zinf_checkpoint_writer **ret_writer, zinf_error *err);
-/* The writer, if it is still there, is to be abandoned. */
+/* The writer, if it is still there, is to be abandoned. ret_placed: as zinf_checkpoint_commit says,
+ * on rank 0; elsewhere it stays as it is. */
 zinf_status zinf_together_commit_checkpoint(zinf_ranks *ranks, zinf_checkpoint_writer **writer,
-                                            zinf_error *err);
+                                            bool *ret_placed, zinf_error *err);
 
 /* A writer that is not given back is gone. */
 zinf_status zinf_together_create_hf(zinf_ranks *ranks, const char *directory,

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "kernels/kernels.h"
+#include "runtime/files.h"
 
 static const struct option_row {
     const char *name, *argument, *help;
@@ -270,16 +271,6 @@ static void print_size(FILE *out, uint64_t bytes)
         fprintf(out, "%" PRIu64, bytes);
 }
 
-/* Of zinf-run's kernels here: which need oneDNN. */
-static const char *gemm_library(void)
-{
-    zinf_kernels f32, bf16;
-
-    zinf_kernels_cpu(&f32, ZINF_F32, 1, ZINF_N_CPU_LEVELS - 1);
-    zinf_kernels_cpu(&bf16, ZINF_BF16, 1, ZINF_N_CPU_LEVELS - 1);
-    return bf16.gemm_library ? "all" : f32.gemm_library ? "fp32" : "none";
-}
-
 static void write_rate(FILE *out, const char *name, double rate, double scale, const char *unit)
 {
     if (rate > 0) /* could not be told: left to the planner */
@@ -323,8 +314,7 @@ static void write_cluster(FILE *out, const probe_options *options, uint64_t avai
     }
     fprintf(out, "    peak: {fp32: %.2f GFLOP/s, bf16: %.2f GFLOP/s}\n",
             compute->peak_f32 / 1e9, compute->peak_bf16 / 1e9);
-    fprintf(out, "    bandwidth: %.3f GB/s\n    gemm_library: %s\n    step:\n",
-            compute->bandwidth / 1e9, gemm_library());
+    fprintf(out, "    bandwidth: %.3f GB/s\n    step:\n", compute->bandwidth / 1e9);
     write_rates(out, "bf16", &step->bf16);
     write_rates(out, "fp32", &step->f32);
     fprintf(out, "  host:\n    memory: ");
@@ -415,6 +405,9 @@ static zinf_status probe(const probe_options *options, zinf_error *err)
     if (getloadavg(&load, 1) == 1 && load > 0.5)
         fprintf(stderr, "zinf-probe: warning: the load is %.1f: other programs are running, and"
                 " the numbers will be too low\n", load);
+    const zinf_named_file output = {"-o", options->output, true};
+    if (zinf_files_spare_checkpoints(&output, 1, err))
+        return err->status;
     /* The output file and storage first: what can be wrong is known before the minute is over. */
     if (options->output && !can_write(options->output, &is_new))
         return zinf_fail(err, ZINF_MACHINE, "\"%s\": %s: give -o a file that can be written",

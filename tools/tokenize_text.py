@@ -7,12 +7,14 @@ import contextlib
 import errno
 import json
 import os
+import re
 import signal
 import stat
 import struct
 import sys
 import tempfile
 import threading
+import unicodedata
 
 import tokenize_cut
 
@@ -33,8 +35,13 @@ def shown(text, most=60):
     return text if len(text) <= most else text[:most] + "..."
 
 
+def plain(text):
+    """Without control characters, which command a terminal: any file's name may be in it."""
+    return "".join("?" if unicodedata.category(c) == "Cc" else c for c in text)
+
+
 def fail(code, text):
-    print(f"tools/tokenize: {text}", file=sys.stderr)
+    print(f"tools/tokenize: {plain(text)}", file=sys.stderr)
     sys.exit(code)
 
 
@@ -59,6 +66,28 @@ def parse(words):
     return given[0], given[1:], output, separator
 
 
+def is_checkpoint(folder):
+    manifest = os.path.join(folder, "manifest.json")
+    try:
+        number = os.open(manifest, os.O_RDONLY | os.O_NONBLOCK)  # no waiting for a pipe's writer
+        with open(number, "rb") as file:
+            return b'"zinf checkpoint"' in (file.read(64) or b"")
+    except OSError:
+        return False
+
+
+def is_of_checkpoints(path):
+    """As runtime/checkpoint_owns.c: a file in one, or beside some by a name of theirs."""
+    folder, name = os.path.split(path)
+    if is_checkpoint(folder):
+        return True
+    if not re.match(r"step-|\.zinf-|(latest|manifest\.json)$", name) or not os.path.isdir(folder):
+        return False
+    return os.path.lexists(os.path.join(folder, ".zinf-lock")) or any(
+        entry.startswith("step-") and is_checkpoint(os.path.join(folder, entry))
+        for entry in os.listdir(folder))
+
+
 def check_output(output, inputs):
     """The file that -o stands for: what a symbolic link leads to."""
     found, real = None, os.path.realpath(output)
@@ -73,6 +102,9 @@ def check_output(output, inputs):
                  stat.S_IFSOCK: "a socket"}
         kind = kinds.get(found and stat.S_IFMT(found.st_mode), "a directory")
         fail(2, f"-o \"{output}\" is {kind}; a token file can only be a regular file")
+    if is_of_checkpoints(real):
+        fail(2, f"-o \"{output}\" is in a checkpoint, or beside some by a name that is theirs; "
+             "give another name")
     for path in inputs:
         if found and os.path.exists(path) and os.path.samestat(found, os.stat(path)):
             fail(2, f"-o \"{output}\" is an input, \"{path}\", and would be overwritten")
@@ -353,7 +385,8 @@ def main():
         out.close()
     sys.stdout.reconfigure(errors="surrogateescape")  # any path
     try:
-        print(f"{output}: {count} tokens of {8 * width} bits, vocabulary {vocab}", flush=True)
+        print(f"{plain(output)}: {count} tokens of {8 * width} bits, vocabulary {vocab}",
+              flush=True)
     except OSError as error:
         fail(4, f"\"{output}\" is written, but standard output cannot be: {error.strerror}")
 

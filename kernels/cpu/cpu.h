@@ -20,9 +20,6 @@
         }                                                                                        \
     } while (0)
 
-/* GEMM by oneDNN for AVX-512; what oneDNN lacks goes to zinf_cpu_gemm_avx512. */
-void zinf_cpu_gemm_dnnl(zinf_kernels *table);
-
 #define DECLARE(level)                                                                           \
     void zinf_cpu_gemm_##level(zinf_kernels *table);                                             \
     void zinf_cpu_attention_##level(zinf_kernels *table);                                        \
@@ -44,7 +41,7 @@ void zinf_cpu_gemm_avx512_bf16(zinf_kernels *table);
 void zinf_cpu_attention_amx(zinf_kernels *table);
 void zinf_cpu_gemm_amx(zinf_kernels *table);
 
-/* What they leave to level avx512: by oneDNN if there is one. */
+/* What they leave to level avx512. */
 void zinf_cpu_gemm_below_tiles(zinf_kernels *table);
 
 #endif

@@ -314,7 +314,7 @@ static void store_to(const problem *p, column *it, int64_t n_done)
             store_row(false, p, it);
 }
 
-/* The sums of 32 rows, from row r of the column on, begin with C; the next ones of C are fetched. */
+/* The sums of 32 rows, from row r of the column on, begin with C; the next of C are fetched. */
 INLINE void load_unit(bool c_bf16, const problem *p, const column *it, int64_t r)
 {
     const int64_t ld = p->gemm->desc.ldc, bytes = c_bf16 ? 2 : 4;
@@ -501,7 +501,6 @@ static void gemm_run(zinf_gemm *gemm, const void *a, const void *b, const void *
 
 void LEVEL(zinf_cpu_gemm)(zinf_kernels *table)
 {
-    table->gemm_library = false;
     table->gemm_create = gemm_create;
     table->gemm_run = gemm_run;
     table->gemm_destroy = gemm_destroy;

@@ -52,9 +52,7 @@ static zinf_cpu_level supported(void)
 
 void zinf_cpu_gemm_below_tiles(zinf_kernels *table)
 {
-#if defined(ZINF_HAVE_DNNL)
-    zinf_cpu_gemm_dnnl(table);
-#elif defined(__x86_64__)
+#if defined(__x86_64__)
     zinf_cpu_gemm_avx512(table);
 #else
     (void)table;
@@ -92,10 +90,6 @@ void zinf_kernels_cpu(zinf_kernels *ret_table, zinf_dtype act, int n_threads, zi
         FILL(avx2);
 #undef FILL
     ret_table->name = zinf_cpu_level_names[level];
-#endif
-    if (level >= ZINF_CPU_AVX512)
-        zinf_cpu_gemm_below_tiles(ret_table);
-#if defined(__x86_64__)
     if (level == ZINF_CPU_AVX512_BF16 && act == ZINF_BF16) {
         zinf_cpu_attention_avx512_bf16(ret_table);
         zinf_cpu_gemm_avx512_bf16(ret_table);

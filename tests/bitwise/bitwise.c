@@ -279,7 +279,7 @@ static void tiles_of_a_llamas_linears_give_the_same_first_loss(void)
 
 /* ---- other environments: this program, started again ---- */
 
-/* Long sums over many tokens and a long k, where oneDNN cuts k by the number of threads. */
+/* Long sums over many tokens and a long k: cut by the number of threads they would differ. */
 static const trainer_model long_sums = {1, 64, 2, 256, 512, 4, "bf16", NULL};
 
 static int run_alone(const char *threads)
@@ -349,7 +349,7 @@ static void a_plan_keeps_its_team_whatever_the_environment_says(void)
     static const char *const environments[] = {
         "OMP_NUM_THREADS=1", "OMP_NUM_THREADS=7", "OMP_DYNAMIC=true",
         "OMP_DYNAMIC=true OMP_NUM_THREADS=1", "OMP_MAX_ACTIVE_LEVELS=0",
-        "OMP_SCHEDULE=dynamic,1", "OMP_PROC_BIND=true", "ONEDNN_VERBOSE=0"};
+        "OMP_SCHEDULE=dynamic,1", "OMP_PROC_BIND=true"};
     char line[512], wanted[512];
 
     for (char threads[] = "1"; threads[0] <= '3'; threads[0]++) {

@@ -40,7 +40,7 @@ void restate(zinf_plan *plan)
         if (t != ZINF_TIER_SCALAR)
             plan->items[plan->n_items++] = (zinf_item){"all", m->arena_bytes[t], t, 0};
     }
-    m->overhead_bytes[ours] = zinf_overhead_bytes(plan, false);
+    m->overhead_bytes[ours] = zinf_overhead_bytes(plan);
     for (unsigned t = 0; t < ZINF_N_TIERS; t++)
         raise(&m->capacity_bytes[t], m->arena_bytes[t] + m->overhead_bytes[t]);
     if (zinf_plan_validate(plan, &err) == ZINF_OK)

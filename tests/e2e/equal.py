@@ -100,6 +100,21 @@ def one_memory_or_two_gives_the_same_bits():
                  f"unified, {tier}, interval {interval}")
 
 
+def the_rates_of_the_machine_give_the_same_bits():
+    # They decide into how many tokens the classifier is cut: here a few, or all of them.
+    plans = []
+    for rate in "25 GB/s", "2500 GB/s":
+        cluster = lab.file("cluster.yaml", lib.CLUSTER_TEXT.format(
+            unified="false", memory="1 GiB").replace("bandwidth: 25 GB/s", "bandwidth: " + rate, 2)
+            .encode())
+        plans.append(lab.path("plan"))
+        lab.call(lab.plan_command, lab.model(**MODEL), cluster, "-o", plans[-1],
+                 *[word for key, value in PLAIN.items() for word in ("--set", f"{key}={value}")])
+    one, two = (lab.run(plan) for plan in plans)
+    assert one.summary["planned"]["device"] != two.summary["planned"]["device"], "not cut"
+    same(two, one, "another bandwidth")
+
+
 def recomputing_gives_the_same_bits():
     for interval in 1, 2, 3:
         for tier in TIERS:
@@ -193,7 +208,8 @@ TESTS = [a_training_learns, the_same_request_gives_the_same_plan_and_the_same_tr
          every_tier_of_every_state_gives_the_same_bits,
          every_prefetch_distance_gives_the_same_bits,
          every_storage_engine_block_and_depth_gives_the_same_bits,
-         one_memory_or_two_gives_the_same_bits, recomputing_gives_the_same_bits,
+         one_memory_or_two_gives_the_same_bits, the_rates_of_the_machine_give_the_same_bits,
+         recomputing_gives_the_same_bits,
          the_number_of_threads_gives_the_same_bits,
          tiles_of_linears_give_the_same_loss_of_the_first_step,
          tiles_of_a_linear_give_its_weight_gradient_the_same_bits,

@@ -63,7 +63,11 @@ def what_is_in_the_way_of_another_is_refused_before_anything_is_made():
     before = tree(place)
     here = place + "/"
     own, model = "directory of its own", "nothing is written into the model"
-    ours = "that name is a checkpoint's"
+    ours, theirs = "that name is a checkpoint's", "is in a checkpoint, or beside some by a name"
+    file = "it is a file; name the directory in which config.json"
+    shutil.copytree(os.path.join(place, "saved", "step-1"), os.path.join(place, "moved"))
+    os.symlink("saved/latest", os.path.join(place, "to-latest"))
+    before = tree(place)
     for options, words in {
             # the same, however it is spelled
             "--save new --export new": own,
@@ -94,6 +98,15 @@ def what_is_in_the_way_of_another_is_refused_before_anything_is_made():
             "--save new --log new/step-2": ours,
             "--save new --log new/.zinf-lock": ours,
             "--save new --export new/step-9": ours,
+            # a checkpoint's that this run has nothing to do with
+            "--log saved/latest": theirs,
+            "--trace to-saved/step-1/m.safetensors": theirs,
+            "--log saved/step-1/log": theirs,
+            "--log saved/step-7": theirs,
+            "--trace saved/.zinf-writing": theirs,
+            "--log moved/manifest.json": theirs,
+            "--trace to-latest": theirs,
+            "--export saved/step-7": theirs,
             "--log disk/zinf-rank0.nvme": "the nvme tier's",
             "--val disk/zinf-rank0.nvme": "the nvme tier's",
             # files
@@ -108,6 +121,9 @@ def what_is_in_the_way_of_another_is_refused_before_anything_is_made():
             "--eval plan": "a plan of zinf-plan",
             "--val plan": "a plan of zinf-plan",
             # directories that cannot become an export
+            "--init text": file, "--init text --export new": file,
+            "--init text --export new --export-dtype source": file,
+            "--init nowhere --export new": '^zinf-run: "nowhere" cannot be opened: No such file',
             "--export dangling": "link to what is not there",
             "--export sub/..": '^zinf-run: --export "sub/.." and [^:]* ".*": an export',
             "--export text": own, "--export also-text": own,
@@ -134,6 +150,7 @@ def what_is_in_the_way_of_another_is_refused_before_anything_is_made():
 def what_is_in_nobodys_way_is_allowed():
     for options, made in {
             "--save new --log new/log --trace new/trace": "new/log",
+            "--log saved/log --trace sub/latest --export saved/hf": "saved/hf/config.json",
             "--resume saved --save saved --log saved/log": "saved/step-2",
             "--resume saved --save to-saved --export saved/hf": "saved/hf/config.json",
             "--resume saved/step-1 --save saved": "saved/step-2",

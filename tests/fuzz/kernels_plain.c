@@ -1,5 +1,5 @@
 /* tests/fuzz/kernels_plain.c - kernels/cpu/table.c's place where only the reference is built: the
- * fast versions are intrinsics and oneDNN, which a sanitizer sees nothing of or does not know.
+ * fast versions are intrinsics, which a sanitizer sees nothing of or does not know.
  */
 #include "kernels/kernels.h"
 

@@ -51,6 +51,7 @@ static void checkpoint(void)
     const zinf_plan plan = pack_plan(tensors);
     zinf_checkpoint_writer *w = NULL;
     zinf_error err = {0};
+    bool placed;
     FILE *out = fopen(name("checkpoint", "good-3"), "wb");
     uint8_t *files[PACK_FILES];
     uint32_t bytes[PACK_FILES];
@@ -62,7 +63,7 @@ static void checkpoint(void)
         for (int a = 0; a < ZINF_N_STATES; a++)
             zinf_checkpoint_put(w, t, (zinf_state_array)a, 0, t ? 5 : 12, values, &err);
     if (!err.status)
-        zinf_checkpoint_commit(w, &err);
+        zinf_checkpoint_commit(w, &placed, &err);
     if (err.status)
         fprintf(stderr, "%s\n", err.text);
     for (int i = 0; i < PACK_FILES; i++) {

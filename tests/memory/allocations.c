@@ -1,11 +1,8 @@
 /* tests/memory/allocations.c - between begin and end of a step nothing is allocated, by anybody.
  *
  * This program defines malloc and its kin, mmap, munmap and pthread_create, so that every thread
- * and every library in it (oneDNN, libgomp, liburing) goes through the counters here. Counting
+ * and every library in it (libgomp, liburing) goes through the counters here. Counting
  * begins after two steps and lasts from zinf_executor_run's call to its return.
- *
- * One exception cannot be stopped: dnnl_primitive_execute keeps its arguments in a map on the
- * heap. It is counted apart: a few small blocks, by the calling thread, all freed on return.
  *
  * usage: allocations ZINF_PLAN
  */
@@ -13,7 +10,6 @@
 #include <errno.h>
 #include <execinfo.h>
 #include <fcntl.h>
-#include <malloc.h>
 #include <pthread.h>
 #include <spawn.h>
 #include <stdatomic.h>
@@ -39,7 +35,7 @@ static const char *zinf_plan_command;
 
 /* ---- counting ---- */
 
-enum { KEPT = 2, DEPTH = 10, ONEDNN_MOST_CALLS = 16, ONEDNN_MOST_BYTES = 1024 };
+enum { KEPT = 2, DEPTH = 10 };
 
 static atomic_bool counting;
 static atomic_int n_calls;
@@ -47,33 +43,10 @@ static void *traces[KEPT][DEPTH];
 static int depths[KEPT];
 static const char *names[KEPT];
 
-/* Inside dnnl_primitive_execute; of this thread. */
-static _Thread_local bool inside;
-static _Thread_local int calls_inside;
-static _Thread_local long bytes_inside, most_inside;
-static atomic_int executions, most_calls;
-static atomic_long most_bytes, bytes_left;
-
-static void raise_to(atomic_long *most, long value)
-{
-    long before = atomic_load(most);
-
-    while (value > before && !atomic_compare_exchange_weak(most, &before, value))
-        ;
-}
-
-/* bytes: taken, or given back if negative. */
-static void count(const char *name, long bytes)
+static void count(const char *name)
 {
     if (!atomic_load_explicit(&counting, memory_order_relaxed))
         return;
-    if (inside) {
-        calls_inside += bytes > 0;
-        bytes_inside += bytes;
-        if (bytes_inside > most_inside)
-            most_inside = bytes_inside;
-        return;
-    }
     const int n = atomic_fetch_add(&n_calls, 1);
     if (n < KEPT) {
         names[n] = name;
@@ -88,48 +61,47 @@ void *__libc_realloc(void *memory, size_t bytes);
 void *__libc_memalign(size_t alignment, size_t bytes);
 void __libc_free(void *memory);
 
-static void *taken(const char *name, void *memory)
-{
-    count(name, (long)malloc_usable_size(memory));
-    return memory;
-}
-
 void *malloc(size_t bytes)
 {
-    return taken("malloc", __libc_malloc(bytes));
+    count("malloc");
+    return __libc_malloc(bytes);
 }
 
 void *calloc(size_t n, size_t bytes)
 {
-    return taken("calloc", __libc_calloc(n, bytes));
+    count("calloc");
+    return __libc_calloc(n, bytes);
 }
 
 void *realloc(void *memory, size_t bytes)
 {
-    count("realloc", -(long)malloc_usable_size(memory));
-    return taken("realloc", __libc_realloc(memory, bytes));
+    count("realloc");
+    return __libc_realloc(memory, bytes);
 }
 
 void *memalign(size_t alignment, size_t bytes)
 {
-    return taken("memalign", __libc_memalign(alignment, bytes));
+    count("memalign");
+    return __libc_memalign(alignment, bytes);
 }
 
 void *aligned_alloc(size_t alignment, size_t bytes)
 {
-    return taken("aligned_alloc", __libc_memalign(alignment, bytes));
+    count("aligned_alloc");
+    return __libc_memalign(alignment, bytes);
 }
 
 int posix_memalign(void **ret_memory, size_t alignment, size_t bytes)
 {
-    *ret_memory = taken("posix_memalign", __libc_memalign(alignment, bytes));
+    count("posix_memalign");
+    *ret_memory = __libc_memalign(alignment, bytes);
     return *ret_memory ? 0 : ENOMEM;
 }
 
 void free(void *memory)
 {
     if (memory)
-        count("free", -(long)malloc_usable_size(memory));
+        count("free");
     __libc_free(memory);
 }
 
@@ -139,36 +111,15 @@ static void *next_of(const char *name)
     return dlsym(RTLD_NEXT, name);
 }
 
-int dnnl_primitive_execute(const void *primitive, void *stream, int n, const void *arguments)
-{
-    static int (*execute)(const void *, void *, int, const void *);
-
-    if (!execute)
-        *(void **)&execute = next_of("dnnl_primitive_execute");
-    inside = true;
-    calls_inside = 0;
-    bytes_inside = most_inside = 0;
-    const int status = execute(primitive, stream, n, arguments);
-    inside = false;
-    if (atomic_load(&counting)) {
-        atomic_fetch_add(&executions, 1);
-        atomic_fetch_add(&bytes_left, bytes_inside);
-        raise_to(&most_bytes, most_inside);
-        if (calls_inside > atomic_load(&most_calls)) /* one thread runs GEMMs */
-            atomic_store(&most_calls, calls_inside);
-    }
-    return status;
-}
-
 void *mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset)
 {
-    count("mmap", (long)bytes);
+    count("mmap");
     return (void *)syscall(SYS_mmap, address, bytes, protection, flags, fd, offset);
 }
 
 int munmap(void *address, size_t bytes)
 {
-    count("munmap", -(long)bytes);
+    count("munmap");
     return (int)syscall(SYS_munmap, address, bytes);
 }
 
@@ -177,7 +128,7 @@ int pthread_create(pthread_t *restrict thread, const pthread_attr_t *restrict at
 {
     static int (*create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
 
-    count("pthread_create", 1);
+    count("pthread_create");
     if (!create)
         *(void **)&create = next_of("pthread_create");
     return create(thread, attributes, start, argument);
@@ -286,10 +237,6 @@ static void nothing_is_allocated(const char *precision, zinf_engine engine,
     CHECK_MESSAGE(zinf_executor_run(executor, ZINF_PROGRAM_INIT, &env, &err) == ZINF_OK, "%s",
                   err.text);
     atomic_store(&n_calls, 0);
-    atomic_store(&executions, 0);
-    atomic_store(&most_calls, 0);
-    atomic_store(&most_bytes, 0);
-    atomic_store(&bytes_left, 0);
     for (uint64_t step = 0; step < 5; step++) {
         env = (zinf_env){.step = step, .lr = 1e-3, .batch = batch};
         atomic_store(&counting, step >= 2);
@@ -309,12 +256,6 @@ static void nothing_is_allocated(const char *precision, zinf_engine engine,
     zinf_storage_close(storage);
     zinf_plan_free(&plan);
     CHECK_MESSAGE(n == 0, "%d calls in three steps", n);
-    printf("# %d GEMMs by oneDNN: at most %d allocations and %ld bytes at once in each\n",
-           atomic_load(&executions), atomic_load(&most_calls), atomic_load(&most_bytes));
-    CHECK_MESSAGE(atomic_load(&bytes_left) == 0, "oneDNN kept %ld bytes",
-                  atomic_load(&bytes_left));
-    CHECK(atomic_load(&most_calls) <= ONEDNN_MOST_CALLS);
-    CHECK(atomic_load(&most_bytes) <= ONEDNN_MOST_BYTES);
 }
 
 #define SETTINGS(...) ((const char *const[]){__VA_ARGS__, NULL})

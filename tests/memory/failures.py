@@ -5,8 +5,8 @@
 # argv: zinf-plan, zinf-run, fail_nth.so. ZINF_TEST_FAILURES: how many of each command (100).
 #
 # What libraries do that are not ours is counted by name: libgomp ends the process when it cannot
-# make its team, oneDNN when it cannot throw, or crashes; json-c 0.16, reading, loses a member (the
-# checkpoint is then refused as another's) or crashes.
+# make its team; json-c 0.16, reading, loses a member (the checkpoint is then refused as another's)
+# or crashes.
 import collections
 import os
 import random
@@ -88,17 +88,13 @@ class Case:
                 strange.append((n, who, done.returncode, done.stderr[-400:]))
         print(f"# {len(places)} tries: " + ", ".join(f"{n} {k}" for k, n in ends.most_common()))
         assert not strange, f"{len(strange)}: {strange[:6]}"
-        assert ends["exit 4"] > len(places) / 3, ends
+        assert ends["exit 4"] > len(places) / 2, ends
 
     @staticmethod
     def library(done, callers):
         """Which one ended the command, if any."""
         if done.returncode == 1 and "libgomp: Out of memory" in done.stderr:
             return "libgomp"
-        if done.returncode == -6 and "std::bad_alloc" in done.stderr:
-            return "oneDNN"
-        if done.returncode == -11 and callers[0] == "libdnnl.so.2":
-            return "a crash of oneDNN"
         return "json-c" if done.returncode in (2, -11) and "libjson-c.so.5" in callers else ""
 
     @staticmethod

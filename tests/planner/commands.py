@@ -36,6 +36,7 @@ CLUSTER = """cluster:
   links: {host_device: {per_device: 8 GB/s, latency: 5 us}}
   unified: false
 """
+MANIFEST = '{\n  "format": "zinf checkpoint",\n'
 CLASSES = ("param", "grad", "optimizer", "checkpoint")
 
 
@@ -344,6 +345,17 @@ def a_plan_that_cannot_be_written_is_one_line_and_its_code():
         lines = done.stderr.strip().splitlines()
         assert done.returncode == code and len(lines) == 1 and out in lines[0], (out, done)
         assert os.path.islink(path("device")), "a device was replaced by a file"
+    saved = path("saved")  # of a training that this plan has nothing to do with
+    os.makedirs(os.path.join(saved, "step-1"))
+    for name, text in ("latest", "step-1\n"), ("step-1/manifest.json", MANIFEST):
+        with open(os.path.join(saved, name), "w", encoding="ascii") as file:
+            file.write(text)
+    for option in "-o", "--trace":
+        for name in "latest", "step-1/manifest.json", "step-1/new", "step-2", ".zinf-lock":
+            done = run(nano, split, option, os.path.join(saved, name))
+            assert done.returncode == 2 and "is in a checkpoint, or beside" in done.stderr, done
+    assert sorted(os.listdir(saved)) == ["latest", "step-1"]
+    assert run(nano, split, "-o", os.path.join(saved, "plan")).returncode == 0
     with open("/dev/full", "w") as full:
         for more in ("--json",), ("--explain",), ():
             done = run(nano, split, *more, stdout=full)

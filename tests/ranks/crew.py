@@ -50,7 +50,6 @@ class Crew(lib.Lab):
         super().__init__(plan, run)
         self.launchers = launchers(run)
         self.launcher = next(iter(self.launchers), None)
-        self.library = "all"  # gemm_library of the cluster files
 
     def words(self, ranks, launcher=None):
         """What comes before the command of a run of so many ranks."""
@@ -65,8 +64,7 @@ class Crew(lib.Lab):
             model = self.model(**(model or {}))
         cluster = self.file("cluster.yaml", CLUSTER_TEXT.format(
             nodes=nodes, devices=ranks // nodes, cores=2 * ranks // nodes,
-            unified=str(unified).lower()).replace(
-                "kind: cpu,", f"kind: cpu, gemm_library: {self.library},").encode())
+            unified=str(unified).lower()).encode())
         path = self.path("plan")
         pins = {"threads": 1, **(settings or {})}
         words = [w for k, v in pins.items() for w in ("--set", f"{k}={v}")]

@@ -29,16 +29,6 @@ def check(what, run, ranks):
     return stated
 
 
-def which_library():
-    """For which precisions oneDNN multiplies here: a plan that counts it for fewer is refused."""
-    crew.library = "fp32"
-    try:
-        crew.sail(2, crew.plan_for(2, dict(layers=1, precision="bf16"), PLACE), "--steps", "0")
-    except AssertionError as error:
-        assert "gemm_library: all" in str(error), error
-        crew.library = "all"
-
-
 def each_rank_holds_what_is_planned_in_every_phase():
     short = crew.file("short", crew.prose(6 * 64).encode())
     for launcher in crew.launchers or [None]:
@@ -89,8 +79,6 @@ def states_on_nvme_are_one_file_a_rank():
     assert planned["capacity_bytes"] == 2**30  # of 4 GiB a node
 
 
-if crew.launchers:
-    which_library()
 main(crew, [
     each_rank_holds_what_is_planned_in_every_phase,
     owners_hold_what_is_planned_in_every_phase,

@@ -158,6 +158,12 @@ static void no_error_has_what_a_terminal_would_obey(void)
 
     zinf_fail(&err, ZINF_BAD_INPUT, "\"%s\" is no file", "a\x1b[2J\nb\x7f\t\xc3\xa9");
     CHECK(!strcmp(err.text, "\"a?[2J?b??\xc3\xa9\" is no file"));
+    /* C1, as UTF-8, as a byte, in what is longer than it need be; not as a part of a character */
+    char text[] = "\xc2\x9b" "31m \x9b \xc2\x80 \xc2\xa0 \xc3\x9b \xe2\x80\x9b \xf0\x9f\x98\x80 "
+                  "\xe0\x80\x9b \xe2\x80 \xe9";
+    zinf_plain_text(text);
+    CHECK_MESSAGE(!strcmp(text, "?31m ? ? \xc2\xa0 \xc3\x9b \xe2\x80\x9b \xf0\x9f\x98\x80 "
+                                "\xe0?? \xe2? \xe9"), "%s", text);
 }
 
 static void logged_numbers_read_back_to_the_same_bits(void)

@@ -509,6 +509,8 @@ static void what_is_no_json_object_is_refused(void)
         CHECK_MESSAGE(parse(texts[i]) == ZINF_BAD_INPUT, "%s", texts[i]);
         CHECK(says("not well-formed JSON") && says("small one/config.json"));
     }
+    CHECK(parse("\xef\xbb\xbf{}") == ZINF_BAD_INPUT);
+    CHECK(says("begins with a byte order mark") && says("small one/config.json"));
     memset(&err, 0, sizeof err);
     CHECK(zinf_hf_config_parse("c", "{}\0{}", 5, &config, &err) == ZINF_BAD_INPUT);
     CHECK(parse("") == ZINF_BAD_INPUT);

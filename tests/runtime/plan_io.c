@@ -155,6 +155,8 @@ static void open_cluster(zinf_plan *p)
 }
 static void colored_backend(zinf_plan *p) { strcpy(p->machine.backend, "\033[31m"); }
 static void colored_model(zinf_plan *p) { strcpy(p->model.name, "\033[31m"); }
+static void colored_by_c1(zinf_plan *p) { strcpy(p->model.name, "a\xc2\x9b" "31m"); }
+static void colored_by_byte(zinf_plan *p) { strcpy(p->tensors[0].name, "a\x9b"); }
 static void colored_tensor(zinf_plan *p) { strcpy(p->tensors[0].name, "a\x7f"); }
 static void colored_unit(zinf_plan *p) { strcpy(p->units[0].name, "a\nb"); }
 static void colored_string(zinf_plan *p) { p->strings[p->n_strings - 2] = '\033'; }
@@ -224,6 +226,8 @@ static void each_broken_rule_is_named(void)
         {"open_cluster", open_cluster, "a name does not end"},
         {"colored_backend", colored_backend, "a name does not end or has control characters"},
         {"colored_model", colored_model, "a name does not end or has control characters"},
+        {"colored_by_c1", colored_by_c1, "a name does not end or has control characters"},
+        {"colored_by_byte", colored_by_byte, "the name of tensor 0 does not end or has control"},
         {"colored_tensor", colored_tensor, "the name of tensor 0 does not end or has control"},
         {"colored_unit", colored_unit, "the name of unit 0 does not end or has control"},
         {"colored_string", colored_string, "the strings have control characters"},

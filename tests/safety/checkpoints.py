@@ -601,6 +601,34 @@ def a_directory_that_vanishes_ends_the_run():
     assert again.bits == (straight.bits[0][step:], straight.bits[1])
 
 
+def what_is_in_the_way_of_a_save_is_refused_before_the_first_step():
+    for make, name in ((os.mkdir, "latest"), (os.mkdir, ".zinf-lock"),
+                       (lambda path: overwrite(path, b""), ".zinf-writing"),
+                       (lambda path: overwrite(path, b""), ".zinf-reserved")):
+        folder = lab.path("odd")
+        os.mkdir(folder)
+        make(os.path.join(folder, name))
+        refused((PLAN, "--data", TEXT, "--save", folder, "--save-every", "1"), folder,
+                f'"{name}" in "{folder}" exists and is not', "move it away")
+
+
+def a_save_that_could_not_be_named_is_said_to_be_there_and_is():
+    folder = lab.path("unnamed")
+    latest = os.path.join(folder, "latest")
+    process = started(LONG, "--data", TEXT, "--save", folder, "--save-every", "1")
+    stand_still(lambda: last_saved(folder), process)
+    os.remove(latest)
+    os.mkdir(latest)
+    process.send_signal(signal.SIGCONT)
+    _, text = process.communicate(timeout=60)
+    last = text.splitlines()[-1]
+    found = re.search(r"; step (\d+) is there all the same, and --resume goes on from it$", last)
+    assert process.returncode == 4 and found and '"latest"' in last, last
+    step = int(found[1])
+    done = lab.run(LONG, "--resume", folder, "--steps", str(step + 1), data=TEXT)
+    assert f"at step {step}" in done.stderr and len(done.bits[0]) == 1, done.stderr
+
+
 # ---- signals, and the ends of a run ----
 
 def a_signal_ends_with_0_after_a_step_that_is_saved():
@@ -718,6 +746,8 @@ lib.main(lab, [
     a_second_run_with_one_log_is_refused_and_the_first_loses_nothing,
     what_a_killed_run_leaves_is_in_nobody_s_way,
     a_limit_of_file_sizes_keeps_the_last_checkpoint, a_directory_that_vanishes_ends_the_run,
+    what_is_in_the_way_of_a_save_is_refused_before_the_first_step,
+    a_save_that_could_not_be_named_is_said_to_be_there_and_is,
     a_signal_ends_with_0_after_a_step_that_is_saved, a_second_signal_ends_at_once,
     a_resume_beyond_the_last_step_does_nothing, a_step_saved_twice_is_the_same_checkpoint,
     checkpoints_may_lie_in_the_directory_of_the_nvme_tier])

@@ -1,6 +1,7 @@
 # tests/safety/descriptors.py - files that a run opens: with one less than it says it needs, it is
 # refused before anything is touched; with as many it does all that was asked. argv: zinf-plan,
 # zinf-run.
+import fcntl
 import os
 import re
 import resource
@@ -81,6 +82,26 @@ def a_run_opens_what_it_says_and_no_more():
     assert 8 < counts["nvme", "all"] < 32, counts
 
 
+def what_was_inherited_beyond_the_limit_is_counted():
+    with open(os.devnull, encoding="ascii") as file:
+        high = fcntl.fcntl(file.fileno(), fcntl.F_DUPFD, 11)
+    os.set_inheritable(high, True)
+    words = [lab.run_command, PLANS["device"], "--data", lab.text, "--save", lab.path("saved")]
+
+    def run(n):
+        return subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                              pass_fds=[high], check=False,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (n, n)))
+    try:
+        told = [int(re.search(r"\(ulimit -n (\d+)\)$", run(n).stderr)[1]) for n in (8, 11, 12)]
+        assert len(set(told)) == 1 and told[0] > high, (told, high)
+        assert run(told[0] - 1).returncode == 4
+        done = run(told[0])
+        assert done.returncode == 0, done.stderr
+    finally:
+        os.close(high)
+
+
 def a_resume_opens_what_it_says():
     saved = lab.path("saved")
     lab.run(PLANS["device"], "--steps", "2", "--save-every", "1", save=saved)
@@ -100,5 +121,6 @@ def models_in_and_out_open_what_they_say():
         opens_what_it_says(tier, *ALL, "--init", HF, "--export", "@out")
 
 
-lib.main(lab, [a_run_opens_what_it_says_and_no_more, a_resume_opens_what_it_says,
+lib.main(lab, [a_run_opens_what_it_says_and_no_more,
+               what_was_inherited_beyond_the_limit_is_counted, a_resume_opens_what_it_says,
                models_in_and_out_open_what_they_say])

@@ -42,6 +42,12 @@ def poisoned(tensor, value, precision="fp32"):
     return folder
 
 
+def saved_good():
+    folder = lab.path("saved")
+    lab.run(lab.plan(MODEL, PLACES["device"]), "--steps", "2", save=folder)
+    return folder
+
+
 def go_on(plan, folder, *more, code=1):
     """Resumes; (the command's output, the log)."""
     log, disk = lab.path("log"), lab.path("disk")
@@ -140,6 +146,35 @@ def skip_leaves_out_at_most_ten_updates_in_a_row():
         assert f"{MOST} steps in a row were skipped, the last is step {2 + MOST}: the loss is" in \
             done.stderr.splitlines()[-1], done.stderr
     assert tree(folder) == before
+
+
+def the_count_of_skips_goes_on_where_it_was_saved():
+    # In pieces of four the run ends at the step at which it ends at once.
+    folder = poisoned("transformer.h.2.attn.c_proj.weight", -2e38)
+    for place in PLACES.values():
+        plan, other = lab.plan(MODEL, place), lab.path("last")
+        at, codes = folder, []
+        for steps in 6, 10, 14, 14:
+            done, rows = go_on(plan, at, "--on-nonfinite", "skip", "--steps", str(steps), "--save",
+                               other, code=0 if steps < 2 + MOST else 1)
+            codes.append(done.returncode)
+            last = [row["step"] for row in rows if "step" in row][-1]
+            assert Stored(other).manifest["n_skipped"] == last - 2, (steps, last)
+            if done.returncode == 0:
+                assert last == steps, rows
+            else:  # the one that was ended ends at its next such step
+                assert last == 2 + MOST + (len(codes) == 4), rows
+                assert f"{last - 2} steps in a row were skipped, the last is step {last}: " in \
+                    done.stderr.splitlines()[-1], done.stderr
+            at = other
+        assert codes == [0, 0, 1, 1], codes
+    # A step that is not skipped ends the row.
+    other, stored = lab.path("last"), Stored(at)
+    good = Stored(saved_good())
+    stored.state = good.state
+    stored.write()
+    go_on(plan, at, "--on-nonfinite", "skip", "--save", other, "--steps", "14", code=0)
+    assert Stored(other).manifest["n_skipped"] == 0
 
 
 def skipped_steps_leave_the_weights_and_move_the_data():
@@ -242,6 +277,7 @@ lib.main(lab, [
     a_validation_at_that_step_does_not_hide_what_was_found, the_last_good_state_is_saved_when_it_stops,
     the_state_before_the_step_that_went_wrong_is_saved_not_an_older_one,
     skip_leaves_out_at_most_ten_updates_in_a_row,
+    the_count_of_skips_goes_on_where_it_was_saved,
     skipped_steps_leave_the_weights_and_move_the_data,
     a_gradient_found_wrong_inside_backward_ends_the_run_and_nothing_is_saved,
     a_wrong_loss_leaves_out_every_update_inside_backward,

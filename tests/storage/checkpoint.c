@@ -16,6 +16,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "tests/check.h"
 
@@ -84,6 +85,7 @@ int mkdirat(int fd, const char *name, mode_t mode)
 
 static char directory[200];
 static zinf_error err;
+static bool placed; /* what the last save says of itself */
 
 static zinf_tensor tensors[] = {
     {"transformer.wte.weight", 37, 5, 0.02, ZINF_INIT_NORMAL, 2, 0},
@@ -104,7 +106,7 @@ static zinf_plan make_plan(void)
 
 static zinf_progress make_progress(uint64_t step)
 {
-    return (zinf_progress){step, 8 * step, UINT64_MAX - 3, 0.1, 0xfedcba9876543210u};
+    return (zinf_progress){step, 8 * step, UINT64_MAX - 3, 0.1, 0xfedcba9876543210u, 3};
 }
 
 static float value(uint64_t step, uint32_t tensor, unsigned array, uint64_t i)
@@ -142,6 +144,7 @@ static zinf_status save(uint64_t step)
     zinf_checkpoint_writer *w;
 
     clear();
+    placed = false;
     if (zinf_checkpoint_create(directory, &plan, &progress, &w, &err))
         return err.status;
     for (uint32_t t = 0; t < N_TENSORS; t++)
@@ -150,7 +153,7 @@ static zinf_status save(uint64_t step)
                 zinf_checkpoint_abandon(w);
                 return err.status;
             }
-    return zinf_checkpoint_commit(w, &err);
+    return zinf_checkpoint_commit(w, &placed, &err);
 }
 
 /* The step that opens and has all the right values; -1: error in err; -2: wrong values. */
@@ -261,7 +264,7 @@ static void what_was_put_in_any_order_is_loaded(void)
         for (uint64_t i = 36; i-- > 0;)
             CHECK(!put(w, 7, 2, a, i, 1));
     }
-    CHECK_MESSAGE(!zinf_checkpoint_commit(w, &err), "%s", err.text);
+    CHECK_MESSAGE(!zinf_checkpoint_commit(w, &placed, &err), "%s", err.text);
     const long step = load();
     CHECK_MESSAGE(step == 7, "%ld %s", step, err.text);
     char path[300];
@@ -288,7 +291,7 @@ static void a_missing_element_is_refused_at_commit(void)
                 if (hole)
                     CHECK(!put(w, 2, t, a, at + 1, n_elems[t] - at - 1));
             }
-        CHECK(zinf_checkpoint_commit(w, &err) == ZINF_WRONG_RESULT);
+        CHECK(zinf_checkpoint_commit(w, &placed, &err) == ZINF_WRONG_RESULT);
         CHECK(contains("35 of 36 elements"));
         CHECK(contains("odd") && contains("(m)"));
         CHECK(!exists("step-2") && !exists(".zinf-writing") && load() == 1);
@@ -403,6 +406,77 @@ static void a_place_is_one_run_s_and_names_the_other(void)
         CHECK(!zinf_checkpoint_claim(directory, resumed[i], &second, &err));
         zinf_checkpoint_release(second);
     }
+}
+
+/* What would stop a save, or be lost in it, is found before the first step. */
+static void what_only_has_a_name_of_ours_is_refused_at_once(void)
+{
+    static const struct {
+        const char *name;
+        bool is_directory;
+    } ours[] = {{"latest", false}, {".zinf-lock", false}, {".zinf-writing", true},
+                {".zinf-removing", true}, {".zinf-reserved", true}};
+    enum { A_FILE, A_DIRECTORY, A_PIPE, A_LINK, MINE, N_KINDS };
+    zinf_checkpoint_place *place = NULL;
+    char path[300], inside[320];
+
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+        for (int kind = 0; kind < N_KINDS; kind++) {
+            start_anew();
+            CHECK(!save(1));
+            snprintf(path, sizeof path, "%s/%s", directory, ours[i].name);
+            snprintf(inside, sizeof inside, "%s/mine", path);
+            remove_tree(path);
+            if (kind == A_FILE)
+                spill(path, "step-1\n", 7);
+            else if (kind == A_PIPE)
+                CHECK(!mkfifo(path, 0600));
+            else if (kind == A_LINK)
+                CHECK(!symlink("nowhere", path));
+            else
+                CHECK(!mkdir(path, 0700));
+            if (kind == MINE)
+                spill(inside, "mine", 4);
+            const zinf_status status = zinf_checkpoint_claim(directory, directory, &place, &err);
+            if (kind == (ours[i].is_directory ? A_DIRECTORY : A_FILE)) {
+                CHECK_MESSAGE(!status, "%s", err.text);
+                CHECK(!save(2) && load() == 2);
+                zinf_checkpoint_release(place);
+                continue;
+            }
+            CHECK_MESSAGE(status == ZINF_BAD_INPUT, "%s, kind %d: %d %s", ours[i].name, kind,
+                          status, err.text);
+            snprintf(inside, sizeof inside, "\"%s\" in \"%s\"", ours[i].name, directory);
+            CHECK(contains(inside) && exists(ours[i].name));
+            CHECK(!strcmp(ours[i].name, ".zinf-lock") || !exists(".zinf-lock"));
+        }
+}
+
+/* Of a manifest from before it was counted, none in a row were skipped. */
+static void a_manifest_without_skips_has_none(void)
+{
+    static const char member[] = "\"n_skipped\": 3,";
+    const zinf_plan plan = make_plan();
+    zinf_progress progress = {0};
+    zinf_checkpoint_reader *r = NULL;
+    char path[300];
+    size_t n;
+
+    start_anew();
+    CHECK(!save(4));
+    snprintf(path, sizeof path, "%s/step-4/manifest.json", directory);
+    char *text = slurp(path, &n), *at = strstr(text, member);
+    CHECK(at);
+    memset(at, ' ', sizeof member - 1);
+    const size_t sum = n - strlen("\"\n}\n") - 16;
+    char digits[20];
+    snprintf(digits, sizeof digits, "%016" PRIx64, (uint64_t)XXH64(text, sum, 0));
+    memcpy(text + sum, digits, 16);
+    spill(path, text, n);
+    free(text);
+    CHECK_MESSAGE(!zinf_checkpoint_open(directory, &plan, &r, &progress, &err), "%s", err.text);
+    CHECK(progress.step == 4 && progress.n_skipped == 0);
+    zinf_checkpoint_close(r);
 }
 
 /* In a child: a disk of which others take all but what was reserved. */
@@ -590,6 +664,7 @@ static void a_failure_of_any_call_is_reported_and_keeps_the_last(void)
         const long step = load();
         CHECK_MESSAGE(step == 2 || step == 3, "failed at %ld: %ld %s", n, step, err.text);
         CHECK_MESSAGE(status || step == 3, "call %ld failed, which nobody noticed", n);
+        CHECK_MESSAGE(placed == (step == 3), "call %ld failed: step %ld", n, step);
         start_anew();
         CHECK(!save(2));
     }
@@ -815,6 +890,8 @@ int main(void)
     RUN(what_others_put_in_the_way_is_named_and_left);
     RUN(two_writers_do_not_share_a_directory);
     RUN(a_place_is_one_run_s_and_names_the_other);
+    RUN(what_only_has_a_name_of_ours_is_refused_at_once);
+    RUN(a_manifest_without_skips_has_none);
     RUN(space_that_is_reserved_nobody_takes);
     RUN(what_a_killed_run_of_another_model_reserved_is_used);
     RUN(the_disk_must_hold_all_that_will_be_there_at_once);

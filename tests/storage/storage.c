@@ -341,6 +341,9 @@ static void a_lock_is_worth_nothing_once_its_file_is_removed(void)
     CHECK(!zinf_lock_file_take(AT_FDCWD, path, "test", "it", &first, &err));
     unlink(path); /* a stranger did, and another process took the place */
     CHECK(!zinf_lock_file_take(AT_FDCWD, path, "test", "it", &second, &err));
+    CHECK(zinf_lock_file_take(AT_FDCWD, directory, "test", "here", &(int){-1}, &err) ==
+          ZINF_MACHINE);
+    CHECK(contains(" of \"here\": Is a directory")); /* a name may say nothing of where it is */
     zinf_lock_file_release(AT_FDCWD, path, first);
     CHECK(access(path, F_OK) == 0); /* the second's */
     zinf_lock_file_release(AT_FDCWD, path, second);

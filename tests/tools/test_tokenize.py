@@ -195,6 +195,7 @@ def every_fault_of_a_tokenizer_is_one_sentence():
     for name, content, expected in (
             ("truncated", whole[:-20], "is no tokenizer.json"),
             ("empty", "", "is no tokenizer.json"),
+            ("a byte order mark", "\ufeff" + whole, "BOM"),
             ("a list", "[]", "no object \"model\""), ("a number", "7", "no object \"model\""),
             ("no model", "{}", "no object \"model\""),
             ("model of a wrong type", json.dumps({**good, "model": 7}), "no object \"model\""),
@@ -266,6 +267,22 @@ def what_is_no_regular_file_is_refused_before_anything_is_done():
                     command=[sys.executable, tool])
         assert expected in done.stderr and done.stderr.count("\n") == 1, done.stderr
     assert before == [(name, os.lstat(os.path.join(home, name)).st_ino) for name in names_in(home)]
+
+
+def a_checkpoint_is_not_written_over():
+    home, text = path("checkpoints"), write("one", "a b")
+    tool = os.path.join(root, "tools", "tokenize_text.py")
+    os.makedirs(os.path.join(home, "step-1"))
+    write(os.path.join(home, "latest"), "step-1\n")
+    write(os.path.join(home, "step-1", "manifest.json"), '{\n  "format": "zinf checkpoint"')
+    os.symlink("latest", os.path.join(home, "link"))
+    for name in "latest", "link", "step-2", "step-1/tokens", "step-\x1b[31m\u009b":
+        done = call(text, text, "-o", os.path.join(home, name), code=2,
+                    command=[sys.executable, tool])
+        assert "is in a checkpoint, or beside" in done.stderr, done.stderr
+        assert "\x1b" not in done.stderr and "\u009b" not in done.stderr, done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+    assert names_in(home) == ["latest", "link", "step-1"], names_in(home)
 
 
 def an_input_is_never_written_over_by_any_of_its_names():
@@ -413,7 +430,8 @@ def mutated_tokenizers_are_taken_or_refused_by_a_sentence():
 code = tap.run([
     pieces_are_cut_between_words_only_and_lose_nothing_or_a_blank,
     what_is_no_regular_file_is_refused_before_anything_is_done,
-    an_input_is_never_written_over_by_any_of_its_names, files_are_llm_cs_in_both_widths,
+    an_input_is_never_written_over_by_any_of_its_names, a_checkpoint_is_not_written_over,
+    files_are_llm_cs_in_both_widths,
     the_largest_id_decides_the_width,
     texts_are_taken_whole_whatever_the_file_says_of_lengths,
     merges_left_out_by_chance_are_refused,
