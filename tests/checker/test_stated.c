@@ -148,7 +148,7 @@ static void more_beside(zinf_plan *p) { p->machine.overhead_bytes[ZINF_TIER_HOST
 static void less_beside(zinf_plan *p) { p->machine.overhead_bytes[ZINF_TIER_HOST]--; }
 static void beside_another(zinf_plan *p)
 {
-    p->machine.overhead_bytes[ZINF_TIER_DEVICE] = zinf_overhead_bytes(p, true);
+    p->machine.overhead_bytes[ZINF_TIER_DEVICE] = zinf_overhead_bytes(p);
 }
 static void fewer_reads(zinf_plan *p) { p->predicted.moved_bytes[ZINF_QUEUE_READ]--; }
 static void fewer_sent(zinf_plan *p) { p->predicted.moved_bytes[ZINF_QUEUE_COLLECTIVE]--; }
