@@ -46,8 +46,14 @@ static void odd_scratch(zinf_plan *p, uint32_t i)
 
 static void other_total(zinf_plan *p, uint32_t i) { p->instrs[i].attr[2]++; }
 static void other_flags(zinf_plan *p, uint32_t i) { p->instrs[i].attr[3] ^= 1; }
+static void flags_of_nothing(zinf_plan *p, uint32_t i)
+{
+    p->instrs[i].flags = ZINF_FLAG_ACCUMULATE;
+    p->instrs[i].attr[3] = 4;
+}
 static void beyond(zinf_plan *p, uint32_t i) { p->instrs[i].attr[0] = p->model.vocab; }
 static void other_heads(zinf_plan *p, uint32_t i) { p->instrs[i].attr[0]--; }
+static void half_a_head(zinf_plan *p, uint32_t i) { p->instrs[i].attr[2] /= 2; }
 static void other_turn(zinf_plan *p, uint32_t i) { p->instrs[i].attr[1] = 2; }
 static void other_place(zinf_plan *p, uint32_t i) { operand(p, i, 1)->offset -= 64; }
 static void other_ffn(zinf_plan *p, uint32_t i) { p->model.ffn += i > 0; }
@@ -99,7 +105,32 @@ static void heads_of(zinf_plan *p, uint32_t i, uint64_t heads, uint64_t groups, 
     sized(operand(p, i, 1), n, heads * dim);
     sized(operand(p, i, 2), n / p->job.sequence, heads * p->job.sequence);
 }
+static void narrower(zinf_plan *p, uint32_t i)
+{
+    for (uint32_t slot = 0; slot < 2; slot++)
+        sized(operand(p, i, slot), operand(p, i, slot)->rows, operand(p, i, slot)->cols - 2);
+}
+static void odd_head(zinf_plan *p, uint32_t i)
+{
+    p->model.head_dim = p->instrs[i].attr[2] = 7;
+    for (uint32_t slot = 0; slot < 2; slot++)
+        sized(operand(p, i, slot), operand(p, i, slot)->rows,
+              (p->model.heads + 2 * p->model.kv_heads) * 7);
+}
+static void one_kv_head(zinf_plan *p, uint32_t i)
+{
+    p->instrs[i].attr[1] = 1;
+    sized(operand(p, i, 0), operand(p, i, 0)->rows, (p->model.heads + 2) * p->model.head_dim);
+}
+static void narrow_heads(zinf_plan *p, uint32_t i)
+{
+    const uint64_t dim = p->model.head_dim;
+
+    heads_of(p, i, 2, 2, dim / 2);
+    p->model.head_dim = dim;
+}
 static void odd_groups(zinf_plan *p, uint32_t i) { heads_of(p, i, 3, 2, 8); }
+static void no_groups(zinf_plan *p, uint32_t i) { heads_of(p, i, 2, 0, 8); }
 static void wide_head(zinf_plan *p, uint32_t i) { heads_of(p, i, 1, 1, 32769); }
 static void same_type(zinf_plan *p, uint32_t i)
 {
@@ -133,12 +164,18 @@ static void each_broken_rule_is_named(void)
     } cases[] = {
         {&gpt2, 1, ZINF_OP_CLASSIFIER, other_total, "attr2 is not the tokens"},
         {&gpt2, 1, ZINF_OP_CLASSIFIER, other_flags, "contradict each other"},
+        {&gpt2, 1, ZINF_OP_CLASSIFIER, flags_of_nothing, "contradict each other"},
         {&gpt2, 1, ZINF_OP_EMBEDDING_FORWARD, beyond, "its tile ends beyond the vocabulary"},
         {&gpt2, 1, ZINF_OP_GELU_FORWARD, other_ffn, "not as wide as the model's ffn"},
         {&gpt2, 1, ZINF_OP_EMBEDDING_FORWARD, other_sequence, "its sequences have"},
         {&gpt2, 1, ZINF_OP_LINEAR_FORWARD, more_scratch, "its scratch has"},
         {&gpt2, 1, ZINF_OP_ATTENTION_BACKWARD, odd_scratch, "is not aligned to 64 bytes"},
         {&llama, 1, ZINF_OP_ROPE, other_heads, "it turns other heads"},
+        {&llama, 1, ZINF_OP_ROPE, narrower, "it turns other heads"},
+        {&llama, 1, ZINF_OP_ROPE, half_a_head, "it turns other heads"},
+        {&llama, 1, ZINF_OP_ROPE, odd_head, "it turns other heads"},
+        {&gpt2, 1, ZINF_OP_ATTENTION_FORWARD, one_kv_head, "its heads are not the model's"},
+        {&gpt2, 1, ZINF_OP_ATTENTION_FORWARD, narrow_heads, "its heads are not the model's"},
         {&llama, 1, ZINF_OP_ROPE, other_turn, "is neither 0 nor 1"},
         {&llama, 1, ZINF_OP_ROPE, other_place, "its two operands are two places"},
         {&gpt2, 2, ZINF_OP_BROADCAST, half_gathered, "differ in bytes"},
@@ -158,6 +195,7 @@ static void each_broken_rule_is_named(void)
         {&llama, 1, ZINF_OP_ROPE, no_whole_sequence, "its rows are no whole sequences"},
         {&gpt2, 1, ZINF_OP_ATTENTION_FORWARD, other_head_count, "its heads are not the model's"},
         {&gpt2, 1, ZINF_OP_ATTENTION_FORWARD, odd_groups, "no multiple of kv heads"},
+        {&gpt2, 1, ZINF_OP_ATTENTION_FORWARD, no_groups, "no multiple of kv heads"},
         {&gpt2, 1, ZINF_OP_ATTENTION_FORWARD, wide_head, "wider than 32768"},
         {&gpt2, 1, ZINF_OP_CONVERT, same_type, "the same element type"},
         {&gpt2, 2, ZINF_OP_REDUCE, odd_sum, "no multiple of the number of ranks"},
