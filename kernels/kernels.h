@@ -183,8 +183,8 @@ static inline uint64_t zinf_align64(uint64_t bytes)
 
 enum { ZINF_REDUCE_CHUNKS = 32 }; /* fixed number of partial sums over tokens */
 
-/* A GEMM whose three matrices fit as fp32 is given that, a larger one (2 + threads) MiB: blocks
- * are chosen so that each thread has its own in there. */
+/* A GEMM whose three matrices fit as fp32 is given that, a larger one (2 + threads) MiB: blocks are
+ * made smaller, then threads fewer, until each thread has its own in there. */
 static inline uint64_t zinf_gemm_scratch_bytes(uint64_t m, uint64_t n, uint64_t k,
                                                uint64_t n_threads)
 {

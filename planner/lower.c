@@ -670,7 +670,8 @@ uint64_t zinf_classifier_chunk(const zinf_model *model, const zinf_cluster *clus
      * weight twice and its fp32 gradient once, and writes that: 12 bytes (16 in fp32) for
      * 6 * chunk FLOP. Chunks in which that takes a sixteenth of the time are long enough. The
      * weight's gradient goes on from chunk to chunk, with the bits of one call where they are cut
-     * at multiples of 32 (kernels/kernels.h): so no bit depends on the machine here. */
+     * at multiples of 32 (kernels/kernels.h), at every level but ref: so no bit depends on the
+     * machine's rates or memory here. */
     enum { STEP = 32 };
     const uint64_t act = zinf_dtype_bytes(model->precision);
     const uint64_t most = cluster->device.memory_bytes / 16;

@@ -59,8 +59,8 @@ void bench_report(const bench_options *options, const char *name, bench_figure f
  * program (exit 4) if there is none. Freed at exit. */
 void *bench_memory(zinf_dtype dtype, int64_t n);
 
-/* Multiply-adds of registers alone, of the best unit this CPU has for dtype (AMX, AVX512_BF16,
- * FMA), on all threads. Returns FLOP of one run; *ret_name names the unit. */
+/* Multiply-adds of registers alone, of the unit that the kernels use for dtype here (AMX,
+ * AVX512_BF16, FMA), on all threads. Returns FLOP of one run; *ret_name names the unit. */
 double bench_peak_flop(zinf_dtype dtype, const char **ret_name);
 void bench_peak_run(zinf_dtype dtype, int n_threads);
 

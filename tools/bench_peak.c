@@ -95,10 +95,9 @@ static const unit *best_unit(zinf_dtype dtype)
 
     zinf_kernels_cpu(&table, dtype, 1, ZINF_N_CPU_LEVELS - 1);
     zinf_cpu_level_parse(table.name, &level);
-    __builtin_cpu_init();
     if (dtype == ZINF_BF16 && level >= ZINF_CPU_AMX)
         return &units[0];
-    if (dtype == ZINF_BF16 && level >= ZINF_CPU_AVX512 && __builtin_cpu_supports("avx512bf16"))
+    if (dtype == ZINF_BF16 && level >= ZINF_CPU_AVX512_BF16)
         return &units[1];
     return level >= ZINF_CPU_AVX512 ? &units[2] : level >= ZINF_CPU_AVX2 ? &units[3] : &units[4];
 }

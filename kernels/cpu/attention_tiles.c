@@ -40,18 +40,6 @@ static char *scratch_of_thread(void *scratch, const shape *s)
                              (uint64_t)omp_get_thread_num();
 }
 
-/* 32 bf16 of two vectors of 16 */
-INLINE vi two_narrow(vf low, vf high)
-{
-    return (vi)_mm512_cvtne2ps_pbh(high, low);
-}
-
-/* Bits of the first n of 16 lanes, n of any sign and size. */
-INLINE __mmask16 first_lanes(int64_t n)
-{
-    return n >= 16 ? 0xffff : n <= 0 ? 0 : (__mmask16)((1u << n) - 1);
-}
-
 /* What a block of query rows carries from chunk to chunk. */
 typedef struct running {
     float most[BLOCK];                 /* of the raw scores */
@@ -70,7 +58,7 @@ INLINE void soften(bool full, int64_t n, int64_t valid, float scale2, bool first
         if (full)
             s[k] = vf_load(row + 16 * k);
         else if (k < n)
-            s[k] = _mm512_mask_loadu_ps(s[k], first_lanes(valid - 16 * k), row + 16 * k);
+            s[k] = _mm512_mask_loadu_ps(s[k], VF_MASK(valid - 16 * k), row + 16 * k);
     }
     for (int k = 0; k < KEYS / 16; k++)
         most = vf_max(s[k], most);
@@ -123,10 +111,11 @@ static void meet_keys(const shape *s, int64_t i0, int64_t row0, int64_t j0, int6
     const float scale2 = (float)(s->scale * LOG2_E);
 
     tiles_product(1, n / 32, depth,
-                (tiles_view){q + row0 / 16 * depth * TILE_BYTES, depth * TILE_BYTES, TILE_BYTES,
-                             64},
-                (tiles_view){k + j0 / 16 * depth * TILE_BYTES, depth * TILE_BYTES, TILE_BYTES, 64},
-                (tiles_view){(char *)scores, 16 * KEYS * 4, 64, KEYS * 4}, false);
+                  (tiles_view){q + row0 / 16 * depth * TILE_BYTES, depth * TILE_BYTES, TILE_BYTES,
+                               64},
+                  (tiles_view){k + j0 / 16 * depth * TILE_BYTES, depth * TILE_BYTES, TILE_BYTES,
+                               64},
+                  (tiles_view){(char *)scores, 16 * KEYS * 4, 64, KEYS * 4}, false);
     for (int64_t i = 0; i < ROWS; i++) {
         const int64_t valid = i0 + row0 + i + 1 - j0, at = row0 + i;
 
@@ -138,10 +127,10 @@ static void meet_keys(const shape *s, int64_t i0, int64_t row0, int64_t j0, int6
                    run->sum[at], out + at * s->dim_padded, s->dim_padded);
     }
     tiles_product(1, columns / 2, n / 32, (tiles_view){(char *)scores, 16 * KEYS * 4, 64, KEYS * 4},
-                (tiles_view){v + j0 / 32 * columns * TILE_BYTES, TILE_BYTES, columns * TILE_BYTES,
-                             64},
-                (tiles_view){(char *)(out + row0 * s->dim_padded), 16 * s->dim_padded * 4, 64,
-                           s->dim_padded * 4}, j0 > 0);
+                  (tiles_view){v + j0 / 32 * columns * TILE_BYTES, TILE_BYTES, columns * TILE_BYTES,
+                               64},
+                  (tiles_view){(char *)(out + row0 * s->dim_padded), 16 * s->dim_padded * 4, 64,
+                               s->dim_padded * 4}, j0 > 0);
 }
 
 static void forward_head(const shape *s, const uint16_t *qkv, int64_t b, int64_t h, char *scratch,
@@ -263,7 +252,7 @@ INLINE void backward_rows(bool masked, float scale2, const float *lse2, const fl
                 p[r][c] = vf_exp2_short(x);
                 ds[r][c] = p[r][c] * (vf_load(dp_t + 64 * r + i) - vf_load(delta + i));
                 if (masked) {
-                    const __mmask16 seen = (__mmask16)~first_lanes(first + r - i);
+                    const __mmask16 seen = (__mmask16)~VF_MASK(first + r - i);
                     p[r][c] = _mm512_maskz_mov_ps(seen, p[r][c]);
                     ds[r][c] = _mm512_maskz_mov_ps(seen, ds[r][c]);
                 }
@@ -290,9 +279,9 @@ static void backward_block(const shape *s, const pieces *p, int64_t i0, int64_t 
     const float scale2 = (float)(s->scale * LOG2_E);
 
     tiles_product(2, 2, depth, (tiles_view){p->k + at_k, depth * TILE_BYTES, TILE_BYTES, 64},
-                (tiles_view){p->q_t + at_q, depth * TILE_BYTES, TILE_BYTES, 64}, s_t, false);
+                  (tiles_view){p->q_t + at_q, depth * TILE_BYTES, TILE_BYTES, 64}, s_t, false);
     tiles_product(2, 2, depth, (tiles_view){p->v + at_k, depth * TILE_BYTES, TILE_BYTES, 64},
-                (tiles_view){p->dout_t + at_q, depth * TILE_BYTES, TILE_BYTES, 64}, dp_t, false);
+                  (tiles_view){p->dout_t + at_q, depth * TILE_BYTES, TILE_BYTES, 64}, dp_t, false);
     for (int64_t r = 0; r < BLOCK; r += 2) {
         float *scores = p->s_t + r * BLOCK, *dp = p->dp_t + r * BLOCK;
         if (i0 == j0)
@@ -302,17 +291,17 @@ static void backward_block(const shape *s, const pieces *p, int64_t i0, int64_t 
     }
     const int64_t at_b = i0 / 32 * columns * TILE_BYTES;
     tiles_product(2, columns / 2, 2, (tiles_view){(char *)p->s_t, 16 * row, 128, row},
-                (tiles_view){p->dout + at_b, TILE_BYTES, columns * TILE_BYTES, 64},
-                (tiles_view){(char *)(p->dv + j0 * s->dim_padded), 16 * dim_row, 64, dim_row},
-                true);
+                  (tiles_view){p->dout + at_b, TILE_BYTES, columns * TILE_BYTES, 64},
+                  (tiles_view){(char *)(p->dv + j0 * s->dim_padded), 16 * dim_row, 64, dim_row},
+                  true);
     tiles_product(2, columns / 2, 2, (tiles_view){(char *)p->s_t + 64, 16 * row, 128, row},
-                (tiles_view){p->q + at_b, TILE_BYTES, columns * TILE_BYTES, 64},
-                (tiles_view){(char *)(p->dk + j0 * s->dim_padded), 16 * dim_row, 64, dim_row},
-                true);
+                  (tiles_view){p->q + at_b, TILE_BYTES, columns * TILE_BYTES, 64},
+                  (tiles_view){(char *)(p->dk + j0 * s->dim_padded), 16 * dim_row, 64, dim_row},
+                  true);
     tiles_product(columns / 2, 2, 2,
-                (tiles_view){p->k_t + j0 / 32 * TILE_BYTES, keys * TILE_BYTES, TILE_BYTES, 64},
-                (tiles_view){(char *)p->dp_t, 64, 32 * row, 2 * row},
-                (tiles_view){(char *)(p->dq_t + i0 * s->dim_padded), 16 * row, 64, row}, true);
+                  (tiles_view){p->k_t + j0 / 32 * TILE_BYTES, keys * TILE_BYTES, TILE_BYTES, 64},
+                  (tiles_view){(char *)p->dp_t, 64, 32 * row, 2 * row},
+                  (tiles_view){(char *)(p->dq_t + i0 * s->dim_padded), 16 * row, 64, row}, true);
 }
 
 typedef struct backward_args {

@@ -10,7 +10,6 @@
 #include <omp.h>
 #include <stdlib.h>
 
-#include "kernels/bf16.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/tile.h"
 
@@ -103,17 +102,17 @@ INLINE void pack(bool bf16, const void *from, int64_t at, int64_t step_i, int64_
     }
 }
 
-/* The sums begin with C's block at (i0, j0). */
+/* The sums begin with C's block at (i0, j0), zero padded. */
 INLINE void load_block(bool c_bf16, const zinf_gemm *gemm, const void *c, int64_t i0, int64_t j0,
                        float *sums)
 {
     const zinf_gemm_desc *d = &gemm->desc;
     const int64_t m = least(gemm->rows, d->m - i0), n = least(gemm->cols, d->n - j0);
 
-    for (int64_t i = 0; i < m; i++)
-        for (int64_t j = 0; j < n; j += VL)
+    for (int64_t i = 0; i < padded(m, TILE_ROWS); i++)
+        for (int64_t j = 0; j < padded(n, TILE_COLS); j += VL)
             vf_store(sums + i * gemm->cols + j,
-                     act_load(c_bf16, c, (i0 + i) * d->ldc + j0 + j, n - j));
+                     act_load(c_bf16, c, (i0 + i) * d->ldc + j0 + j, i < m ? n - j : 0));
 }
 
 /* C's block at (i0, j0) from its sums [rows][cols]: adds what is to be added, rounds. */

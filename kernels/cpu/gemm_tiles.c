@@ -3,17 +3,18 @@
  * A for a chunk of depth, two panels of B's columns, and the sums in fp32: all of the block's if k
  * has several chunks, of two times 32 columns otherwise. Every element is one chain over k in steps
  * of 32, which begins with C where C is accumulated: its bits depend on neither shape, threads nor
- * scratch, and where C is fp32 not on how k is cut into calls, at multiples of 32.
+ * scratch (from a few KiB on; with less, level avx512 does it), and where C is fp32 not on how k is
+ * cut into calls, at multiples of 32.
  *
  * Sizes: A's rows and the sums stay in the second-level cache (2 MiB; of 1 MiB the sums do not
  * mind), a slice of a panel in the first (SLICE * 2 KiB). Between the products of tiles the next
  * panel of B is packed and the sums of the column before are turned into C.
  *
  * What is left unused of the peak. AMX: tiles come from the second-level cache at 0.66 of it, and a
- * block of 512 x 512 needs a byte from memory or the third level for every 256 FLOP; prefetching by
- * instructions made it slower, they hold the fill buffers that the tiles need. Dot products: what
- * is packed lies in 32 rows, further apart than a prefetcher looks, which cost a quarter of the
- * time (Zen 5) until it was fetched one product ahead; 0.93 to 0.97 of the peak since.
+ * block of 512 x 512 needs a byte from memory or the third level for every 256 FLOP; prefetching
+ * what is to be packed made it slower, it holds the fill buffers that the tiles need. Dot products:
+ * what is packed lies in 32 rows, further apart than a prefetcher looks; it is fetched one product
+ * ahead, without which a quarter of the time is lost (Zen 5). That leaves 0.93 to 0.97 of the peak.
  */
 #include <omp.h>
 #include <stdlib.h>
@@ -29,7 +30,7 @@ struct zinf_gemm {
     int n_threads;
     int64_t rows, cols, depth; /* of a block; multiples of 32 */
     size_t bytes;              /* scratch of one thread */
-    zinf_kernels other;        /* the table that has made: */
+    zinf_kernels other;        /* of level avx512, whose: */
     zinf_gemm *fallback;       /* does everything if not NULL */
 };
 
@@ -141,11 +142,6 @@ typedef struct operand {
     int64_t ld;
     bool is_b, by_depth;
 } operand;
-
-INLINE __mmask32 first_words(int64_t n)
-{
-    return n >= 32 ? 0xffffffffu : n <= 0 ? 0 : (__mmask32)((1u << n) - 1);
-}
 
 /* n outer x k deep from (outer0, depth0) as tiles [outer / 16][depth / 32], padded with zeros to
  * multiples of 32; done in units of 32 x 32, in the order in which they are stored. */
@@ -274,8 +270,7 @@ typedef struct column {
     int64_t i, j, m, n, n_done; /* rows that are in C already */
 } column;
 
-/* Whole rows of bf16 are rounded by an instruction that takes denormals for zero, as the tiles
- * do. */
+/* bf16 is rounded by an instruction that takes denormals for zero, as the tiles do. */
 INLINE void store_row(bool c_bf16, const problem *p, const column *it)
 {
     const zinf_gemm_desc *d = &p->gemm->desc;
@@ -286,16 +281,17 @@ INLINE void store_row(bool c_bf16, const problem *p, const column *it)
     const vf low = finish(p, vf_load(row), at_r, j, n);
     const vf high = n <= 16 ? low : finish(p, vf_load(row + 256), at_r + 16, j + 16, n - 16);
 
-    if (n < UNIT) {
-        act_store(c_bf16, p->c, at, n, low);
-        if (n > 16)
-            act_store(c_bf16, p->c, at + 16, n - 16, high);
-    } else if (c_bf16) {
-        const vi both = (vi)_mm512_cvtne2ps_pbh(high, low);
-        if (p->past_caches)
+    if (c_bf16) {
+        const vi both = two_narrow(low, high);
+        if (n < UNIT)
+            _mm512_mask_storeu_epi16((uint16_t *)p->c + at, first_words(n), both);
+        else if (p->past_caches)
             _mm512_stream_si512((void *)((uint16_t *)p->c + at), both);
         else
             _mm512_storeu_si512((uint16_t *)p->c + at, both);
+    } else if (n < UNIT) {
+        vf_store_n((float *)p->c + at, n, low);
+        vf_store_n((float *)p->c + at + 16, n - 16, high);
     } else if (p->past_caches) {
         _mm512_stream_ps((float *)p->c + at, low);
         _mm512_stream_ps((float *)p->c + at + 16, high);

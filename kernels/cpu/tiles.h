@@ -139,6 +139,18 @@ static inline void tiles_product(int64_t pairs_m, int64_t pairs_n, int64_t k, ti
     TILES_FENCE();
 }
 
+/* The first n of 32 bf16; n of any sign and size. */
+INLINE __mmask32 first_words(int64_t n)
+{
+    return n >= 32 ? 0xffffffffu : n <= 0 ? 0 : (__mmask32)((1u << n) - 1);
+}
+
+/* 32 bf16 of two vectors of fp32; denormals become zero */
+INLINE vi two_narrow(vf low, vf high)
+{
+    return (vi)_mm512_cvtne2ps_pbh(high, low);
+}
+
 /* Rows of bf16, `ld` elements apart: n of them, `width` elements each; zero beyond both. */
 typedef struct tiles_rows {
     const uint16_t *at;
@@ -154,13 +166,12 @@ INLINE vi rows_load(const tiles_rows *rows, int64_t i, int64_t c)
         return _mm512_setzero_si512();
     if (left >= 32)
         return _mm512_loadu_si512(rows->at + i * rows->ld + c);
-    return _mm512_maskz_loadu_epi16((__mmask32)(((uint64_t)1 << left) - 1),
-                                    rows->at + i * rows->ld + c);
+    return _mm512_maskz_loadu_epi16(first_words(left), rows->at + i * rows->ld + c);
 }
 
 /* Operand A: tiles [n / 16][width / 32]; n_padded and width_padded multiples of 32. */
 static inline void tiles_pack_a(const tiles_rows *rows, int64_t n_padded, int64_t width_padded,
-                              char *to)
+                                char *to)
 {
     const int64_t depth = width_padded / TILE_K;
 
@@ -172,7 +183,7 @@ static inline void tiles_pack_a(const tiles_rows *rows, int64_t n_padded, int64_
 
 /* Operand B with the rows as depth: tiles [n / 32][width / 16]. */
 static inline void tiles_pack_b(const tiles_rows *rows, int64_t n_padded, int64_t width_padded,
-                              char *to)
+                                char *to)
 {
     for (int64_t i = 0; i < n_padded; i += 2)
         for (int64_t c = 0; c < width_padded; c += 32) {
@@ -190,7 +201,7 @@ static inline void tiles_pack_b(const tiles_rows *rows, int64_t n_padded, int64_
         }
 }
 
-/* Row and column exchanged in a 16 x 16 matrix of 32-bit words, which nothing but moves. */
+/* Row and column exchanged in a 16 x 16 matrix of 32-bit words, which are only moved. */
 static inline void tiles_transpose(vi r[16])
 {
     vf words[VL];
@@ -202,7 +213,7 @@ static inline void tiles_transpose(vi r[16])
 
 /* Operand B with the rows as columns (a transposed matrix): tiles [n / 16][width / 32]. */
 static inline void tiles_pack_b_of_transposed(const tiles_rows *rows, int64_t n_padded,
-                                            int64_t width_padded, char *to)
+                                              int64_t width_padded, char *to)
 {
     for (int64_t i = 0; i < n_padded; i += 16)
         for (int64_t c = 0; c < width_padded; c += TILE_K, to += TILE_BYTES) {
@@ -217,7 +228,7 @@ static inline void tiles_pack_b_of_transposed(const tiles_rows *rows, int64_t n_
 
 /* Operand A of the transposed matrix: tiles [width / 16][n / 32]. */
 static inline void tiles_pack_a_of_transposed(const tiles_rows *rows, int64_t n_padded,
-                                            int64_t width_padded, char *to)
+                                              int64_t width_padded, char *to)
 {
     const int64_t depth = n_padded / TILE_K;
 
