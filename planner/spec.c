@@ -149,16 +149,6 @@ static bool is_null(const zinf_yaml_node *node)
            (!*node->text || !strcmp(node->text, "~") || !strcasecmp(node->text, "null"));
 }
 
-static bool is_text(const char *text)
-{
-    size_t left = strlen(text), n;
-    bool control = false;
-
-    for (; left && !control; text += n, left -= n)
-        n = zinf_character(text, left, &control);
-    return !control;
-}
-
 /* Text of key->min to key->max bytes into `to`, which holds one more. */
 static zinf_status read_string(const zinf_spec_file *file, const zinf_yaml_node *node,
                                const zinf_spec_key *key, char *to)
@@ -167,7 +157,7 @@ static zinf_status read_string(const zinf_spec_file *file, const zinf_yaml_node 
 
     if (node->kind != ZINF_YAML_SCALAR || is_null(node))
         return fail_type(file, node, key, "");
-    if (!is_text(node->text))
+    if (zinf_has_control(node->text, n))
         return fail_type(file, node, key, "line breaks and control characters are not allowed");
     if (n < (size_t)key->min || n > (size_t)key->max)
         return zinf_spec_fail(file, mark_of(node), "%s is %zu bytes long, allowed is %.0f to %.0f",

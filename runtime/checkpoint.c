@@ -25,6 +25,7 @@
 #include <xxhash.h>
 
 #include "runtime/element_sum.h"
+#include "runtime/files.h"
 #include "runtime/safetensors.h"
 
 enum { STEP_NAME = 32 };
@@ -67,6 +68,7 @@ static zinf_status fail_on(const zinf_checkpoint_writer *w, const char *what, co
 
 /* ---- removing ---- */
 
+/* errno is 0 if it holds others', else why that is not known. */
 static bool holds_only_ours(int fd)
 {
     int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -75,12 +77,14 @@ static bool holds_only_ours(int fd)
 
     if (!d && copy >= 0)
         close(copy);
+    errno = d ? 0 : errno;
     for (struct dirent *entry; only && (entry = readdir(d));) {
         bool ours = !strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..");
         for (int i = 0; i < N_OUR_FILES; i++)
             ours |= !strcmp(entry->d_name, our_files[i]);
         only = ours;
     }
+    only = only && !errno;
     if (d)
         closedir(d);
     return only;
@@ -298,12 +302,12 @@ zinf_status zinf_checkpoint_directory(const char *directory, bool *ret_created, 
 {
     *ret_created = !mkdir(directory, 0777);
     if (!*ret_created && errno != EEXIST)
-        return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: creating directory \"%s\": %s",
+        return zinf_fail(err, zinf_files_blame(errno), "checkpoint: creating directory \"%s\": %s",
                          directory, strerror(errno));
     *ret_fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (*ret_fd < 0)
-        return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: directory \"%s\": %s", directory,
-                         strerror(errno));
+        return zinf_fail(err, zinf_files_blame(errno), "checkpoint: directory \"%s\": %s",
+                         directory, strerror(errno));
     return ZINF_OK;
 }
 

@@ -50,19 +50,33 @@ static bool holds_checkpoints(const char *directory, bool *ret_is_one)
 /* Where the path leads, or would: the directory without links, and the name in it. */
 static bool resolve(const char *path, char ret_whole[PATH_MAX])
 {
-    char above[PATH_MAX];
-    const char *slash = strrchr(path, '/');
-    const size_t n = slash ? (size_t)(slash - path) + 1 : 0;
+    enum { MOST_LINKS = 40 }; /* as the kernel follows */
+    char at[PATH_MAX], next[PATH_MAX], target[PATH_MAX];
 
-    if (realpath(path, ret_whole))
-        return true;
-    if (n >= PATH_MAX)
+    if (snprintf(at, sizeof at, "%s", path) >= PATH_MAX)
         return false;
-    snprintf(above, sizeof above, "%.*s.", (int)n, path);
-    if (!realpath(above, ret_whole))
-        return false;
-    const size_t used = strlen(ret_whole), left = PATH_MAX - used;
-    return snprintf(ret_whole + used, left, "/%s", path + n) < (int)left;
+    for (int links = 0; links <= MOST_LINKS; links++) {
+        if (realpath(at, ret_whole))
+            return true;
+        for (size_t n = strlen(at); n > 1 && at[n - 1] == '/'; n--)
+            at[n - 1] = 0;
+        const char *slash = strrchr(at, '/');
+        const int above = slash ? (int)(slash - at) + 1 : 0;
+        const ssize_t length = readlink(at, target, sizeof target - 1);
+        if (length < 0) {
+            if (snprintf(next, sizeof next, "%.*s.", above, at) >= PATH_MAX ||
+                !realpath(next, ret_whole))
+                return false;
+            const size_t used = strlen(ret_whole), left = PATH_MAX - used;
+            return snprintf(ret_whole + used, left, "/%s", at + above) < (int)left;
+        }
+        target[length] = 0; /* a link to what is not there */
+        if (snprintf(next, sizeof next, "%.*s%s", *target == '/' ? 0 : above, at, target) >=
+            PATH_MAX)
+            return false;
+        memcpy(at, next, sizeof at);
+    }
+    return false;
 }
 
 bool zinf_checkpoint_owns(const char *path)

@@ -16,6 +16,7 @@
 
 #include <xxhash.h>
 
+#include "runtime/files.h"
 #include "runtime/lock_file.h"
 
 enum { KEPT = 2 }; /* checkpoints that stay after a save; while one is written there is one more */
@@ -54,7 +55,8 @@ zinf_status zinf_checkpoint_look(int dir_fd, const char *directory, zinf_checkpo
                    (list.foreign == UINT64_MAX || step > list.foreign)) {
             list.foreign = step;
         }
-        errno = errno == ENOMEM ? ENOMEM : 0; /* of looking into a directory; else it is not ours */
+        if (zinf_files_blame(errno) == ZINF_BAD_INPUT)
+            errno = 0; /* of looking into what is not ours */
     }
     if (errno)
         zinf_fail(err, ZINF_MACHINE, "checkpoint: reading directory \"%s\": %s", directory,
@@ -106,9 +108,9 @@ static zinf_status check_name(const zinf_checkpoint_place *p, const char *name, 
     if (is_directory ? zinf_checkpoint_is_only_ours(p->dir_fd, name)
                      : !fstatat(p->dir_fd, name, &info, flags) && S_ISREG(info.st_mode))
         return ZINF_OK;
-    if (errno == ENOMEM)
-        return zinf_fail(err, ZINF_MACHINE, "checkpoint: looking at \"%s\" in \"%s\": %s", name,
-                         p->directory, strerror(errno));
+    if (errno && errno != ENOENT && errno != ENOTDIR && errno != ELOOP) /* not looked into */
+        return zinf_fail(err, zinf_files_blame(errno), "checkpoint: looking at \"%s\" in \"%s\": "
+                         "%s", name, p->directory, strerror(errno));
     return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"%s\" in \"%s\" exists and is not %s of "
                      "ours; move it away", name, p->directory,
                      is_directory ? "only a checkpoint" : "a file");

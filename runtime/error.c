@@ -20,6 +20,15 @@ size_t zinf_character(const char *text, size_t n, bool *ret_control)
     return length;
 }
 
+bool zinf_has_control(const char *text, size_t n)
+{
+    bool control = false;
+
+    for (size_t i = 0; i < n && !control;)
+        i += text[i] ? zinf_character(text + i, n - i, &control) : 1;
+    return control;
+}
+
 void zinf_plain_text(char *text)
 {
     size_t left = strlen(text), n;

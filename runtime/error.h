@@ -23,6 +23,8 @@ typedef struct zinf_error {
  * character (C0, DEL, or C1, also as a byte that is part of no character)? Those command a
  * terminal. */
 size_t zinf_character(const char *text, size_t n, bool *ret_control);
+/* Is there one in text[0 .. n)? A NUL is none. */
+bool zinf_has_control(const char *text, size_t n);
 /* A control character becomes '?': what is printed may hold any file's name. */
 void zinf_plain_text(char *text);
 

@@ -308,16 +308,6 @@ static zinf_status add_shard(zinf_hf_reader *r, const char *name, zinf_error *er
     return ZINF_OK;
 }
 
-static bool is_printable(const char *name)
-{
-    size_t left = strlen(name), n;
-    bool control = false;
-
-    for (; left && !control; name += n, left -= n)
-        n = zinf_character(name, left, &control);
-    return !control;
-}
-
 /* Each file once; a name stays inside the directory. */
 static zinf_status list_shards(zinf_hf_reader *r, json_object *map, zinf_error *err)
 {
@@ -327,7 +317,7 @@ static zinf_status list_shards(zinf_hf_reader *r, json_object *map, zinf_error *
         const char *name = json_object_is_type(value, json_type_string)
                                ? json_object_get_string(value) : "";
         if (!ends_with(name, ".safetensors") || strchr(name, '/') || strlen(name) > 200 ||
-            !is_printable(name))
+            zinf_has_control(name, strlen(name)))
             return refuse(r, err, "\"%s\" places \"%s\" in %s, which is no name of a .safetensors "
                           "file in this directory", ZINF_HF_INDEX, zinf_show(key).text,
                           zinf_json_show(value).text);

@@ -26,7 +26,7 @@ static const uint64_t TENSOR_OF_CHECKPOINT = 3 << 10; /* JSON of header and mani
 static const uint64_t TENSOR_HASH = 256;       /* params_hash.c, with malloc's own */
 static const uint64_t BLOCK_OF_CHANNEL = 128;  /* storage.c's block and its ring entries */
 static const uint64_t LOOKUP = 64;             /* malloc's share of a table */
-enum { N_CHANNELS = 2, STORAGE_THREADS = 8, MOST_GEMMS = 512 }; /* told apart */
+enum { N_CHANNELS = 2, MOST_GEMMS = 512 }; /* told apart */
 
 static uint64_t add(uint64_t a, uint64_t b)
 {
@@ -156,7 +156,7 @@ uint64_t zinf_overhead_bytes(const zinf_plan *plan)
         bytes = add(bytes, times(n_transfer_ends(plan), 2 * sizeof(zinf_sum)));
         bytes = add(bytes, times(plan->decisions.io_depth, N_CHANNELS * BLOCK_OF_CHANNEL));
         bytes = add(bytes, N_CHANNELS * (ZINF_FLIGHTS * sizeof(zinf_flight) +
-                                         STORAGE_THREADS * THREAD));
+                                         ZINF_STORAGE_THREADS * THREAD));
     }
     /* checkpoints, the hash of the weights, a sample's logits and window, an evaluation */
     bytes = add(bytes, times(plan->n_tensors, TENSOR_OF_CHECKPOINT + TENSOR_HASH));
@@ -178,7 +178,7 @@ uint64_t zinf_overhead_untouched_bytes(const zinf_plan *plan)
         bytes = add(bytes, add(MPI_BASE - LEAST_MPI, times(d->ranks, MPI_RANK)));
     bytes = add(bytes, times(ZINF_N_QUEUES + 2 * (uint64_t)d->n_threads, THREAD));
     if (plan->machine.arena_bytes[ZINF_TIER_NVME]) /* of the one engine or the other */
-        bytes = add(bytes, N_CHANNELS * (STORAGE_THREADS * THREAD +
+        bytes = add(bytes, N_CHANNELS * (ZINF_STORAGE_THREADS * THREAD +
                                          (uint64_t)d->io_depth * BLOCK_OF_CHANNEL));
     bytes = add(bytes, times(plan->n_tensors, TENSOR_OF_CHECKPOINT + TENSOR_HASH));
     return add(bytes, times(plan->model.vocab, sizeof(float)));
@@ -190,7 +190,7 @@ uint64_t zinf_overhead_stack_bytes(const zinf_plan *plan)
                            ZINF_STACK_BYTES - THREAD);
 
     if (plan->machine.arena_bytes[ZINF_TIER_NVME])
-        bytes = add(bytes, N_CHANNELS * STORAGE_THREADS * (ZINF_SMALL_STACK_BYTES - THREAD));
+        bytes = add(bytes, N_CHANNELS * ZINF_STORAGE_THREADS * (ZINF_SMALL_STACK_BYTES - THREAD));
     return bytes > NO_DATA ? bytes - NO_DATA : 0;
 }
 

@@ -18,6 +18,7 @@
 /* Threads of zinf-run have stacks of this size (reserved; a few pages are used), those that do
  * nothing but read and write the smaller one. */
 enum { ZINF_STACK_BYTES = 256 << 10, ZINF_SMALL_STACK_BYTES = 64 << 10 };
+enum { ZINF_STORAGE_THREADS = 8 }; /* of a channel, at most */
 
 uint64_t zinf_overhead_base_bytes(uint32_t ranks); /* of a plan without instructions */
 uint64_t zinf_overhead_bytes(const zinf_plan *plan); /* at most UINT64_MAX / 2 */
@@ -26,7 +27,8 @@ uint64_t zinf_overhead_bytes(const zinf_plan *plan); /* at most UINT64_MAX / 2 *
  * A plan of twenty times as much measures at least 95 % of what it states. 0: not known. */
 uint64_t zinf_overhead_untouched_bytes(const zinf_plan *plan);
 /* A limit of the process's data (ulimit -d) counts stacks whole, and of programs and libraries next
- * to nothing: by so much it must be larger than what the plan states; 0 for some 16 threads. */
+ * to nothing: by so much it must be larger than what the plan states; 0 of a plan of up to 5
+ * threads without nvme. */
 uint64_t zinf_overhead_stack_bytes(const zinf_plan *plan);
 uint64_t zinf_overhead_trace_bytes(const zinf_plan *plan); /* more with --trace */
 

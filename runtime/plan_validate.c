@@ -26,21 +26,9 @@ static bool ends(const char *text, size_t n)
 }
 
 /* Names are printed: none of them may command a terminal, or be two lines of a report. */
-static bool is_text(const char *text, size_t n)
-{
-    bool control;
-
-    for (size_t i = 0; i < n; )
-        if (!text[i])
-            i++;
-        else if (i += zinf_character(text + i, n - i, &control), control)
-            return false;
-    return true;
-}
-
 static bool is_name(const char *text, size_t n)
 {
-    return ends(text, n) && is_text(text, strlen(text));
+    return ends(text, n) && !zinf_has_control(text, strlen(text));
 }
 
 uint64_t zinf_plan_scalar_bytes(const zinf_plan *plan)
@@ -181,7 +169,7 @@ static zinf_status check_strings(const zinf_plan *plan, zinf_error *err)
     if (plan->n_strings == 0 || plan->strings[0] != 0 ||
         plan->strings[plan->n_strings - 1] != 0)
         return REFUSE("the strings do not begin with an empty one and end with NUL");
-    if (!is_text(plan->strings, plan->n_strings))
+    if (zinf_has_control(plan->strings, plan->n_strings))
         return REFUSE("the strings have control characters");
     for (uint32_t i = 0; i < plan->n_values; i++)
         if (plan->values[i] >= plan->n_strings)

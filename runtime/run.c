@@ -181,7 +181,8 @@ static zinf_status compare_kernels(const zinf_session *s, zinf_error *err)
     zinf_backend_find(s->plan.machine.backend)->kernels(&table, s->plan.job.precision, 1);
     zinf_cpu_level_parse(table.name, &level);
     const zinf_ranks_fact fact = {"set of instructions (0 ref, 1 avx2, 2 avx512, 3 avx512_bf16, "
-                                  "4 amx; ZINF_CPU_LEVEL=ref|avx2|avx512 limits it)", level};
+                                  "4 amx; ZINF_CPU_LEVEL=ref|avx2|avx512|avx512_bf16 limits it)",
+                                  level};
     return zinf_ranks_compare(s->ranks, &fact, 1, err);
 }
 

@@ -11,8 +11,6 @@
 
 #include "runtime/overhead.h"
 
-enum { MAX_WORKERS = 8 };
-
 typedef struct ring {
     zinf_block **blocks; /* [depth] */
     uint32_t first, n;
@@ -24,7 +22,7 @@ typedef struct queue {
     ring waiting, finished;
     uint32_t depth, n_workers;
     bool ends;
-    pthread_t workers[MAX_WORKERS];
+    pthread_t workers[ZINF_STORAGE_THREADS];
 } queue;
 
 static void push(const queue *q, ring *r, zinf_block *block)
@@ -108,7 +106,7 @@ static int threads_open(uint32_t depth, void **ret_queue)
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, ZINF_SMALL_STACK_BYTES);
-    while (q->n_workers < depth && q->n_workers < MAX_WORKERS && !rc) {
+    while (q->n_workers < depth && q->n_workers < ZINF_STORAGE_THREADS && !rc) {
         rc = pthread_create(&q->workers[q->n_workers], &attributes, work, q);
         q->n_workers += !rc;
     }

@@ -36,8 +36,10 @@ def shown(text, most=60):
 
 
 def plain(text):
-    """Without control characters, which command a terminal: any file's name may be in it."""
-    return "".join("?" if unicodedata.category(c) == "Cc" else c for c in text)
+    """Without control characters, which command a terminal: any file's name may be in it, with
+    bytes that are no UTF-8 (as surrogates), some of which are control characters by themselves."""
+    return "".join("?" if unicodedata.category(c) == "Cc" or "\udc80" <= c <= "\udc9f" else c
+                   for c in text)
 
 
 def fail(code, text):
@@ -76,16 +78,24 @@ def is_checkpoint(folder):
         return False
 
 
-def is_of_checkpoints(path):
-    """As runtime/checkpoint_owns.c: a file in one, or beside some by a name of theirs."""
-    folder, name = os.path.split(path)
-    if is_checkpoint(folder):
-        return True
-    if not re.match(r"step-|\.zinf-|(latest|manifest\.json)$", name) or not os.path.isdir(folder):
+def holds_checkpoints(folder):
+    try:
+        names = os.listdir(folder)
+    except OSError:
         return False
-    return os.path.lexists(os.path.join(folder, ".zinf-lock")) or any(
-        entry.startswith("step-") and is_checkpoint(os.path.join(folder, entry))
-        for entry in os.listdir(folder))
+    return ".zinf-lock" in names or any(
+        name.startswith("step-") and is_checkpoint(os.path.join(folder, name)) for name in names)
+
+
+def is_of_checkpoints(path):
+    """As runtime/checkpoint_owns.c: a file in one, or beside some by a name of theirs, or in a
+    directory that has such a name."""
+    own = re.compile(r"step-.*|\.zinf-.*|latest|manifest\.json", re.DOTALL)
+    folder, name = os.path.split(path)
+    above, name_of_folder = os.path.split(folder)
+    return is_checkpoint(folder) or any(
+        own.fullmatch(name) and holds_checkpoints(folder)
+        for folder, name in ((folder, name), (above, name_of_folder)))
 
 
 def check_output(output, inputs):

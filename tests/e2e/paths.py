@@ -1,5 +1,5 @@
-# tests/e2e/paths.py - the files and directories that a run is given: which may be the same or lie in
-# each other, what can be known to fail is refused before anything is made, and what fails later
+# tests/e2e/paths.py - the files and directories that a run is given: which may be the same or lie
+# in each other, what can be known to fail is refused before anything is made, and what fails later
 # takes no training with it. argv: zinf-plan, zinf-run.
 import atexit
 import json
@@ -67,6 +67,8 @@ def what_is_in_the_way_of_another_is_refused_before_anything_is_made():
     file = "it is a file; name the directory in which config.json"
     shutil.copytree(os.path.join(place, "saved", "step-1"), os.path.join(place, "moved"))
     os.symlink("saved/latest", os.path.join(place, "to-latest"))
+    os.symlink("saved/step-1/new", os.path.join(place, "to-new"))
+    os.symlink(os.path.join(place, "to-new"), os.path.join(place, "sub", "to-to-new"))
     before = tree(place)
     for options, words in {
             # the same, however it is spelled
@@ -106,7 +108,8 @@ def what_is_in_the_way_of_another_is_refused_before_anything_is_made():
             "--trace saved/.zinf-writing": theirs,
             "--log moved/manifest.json": theirs,
             "--trace to-latest": theirs,
-            "--export saved/step-7": theirs,
+            "--export saved/step-7": theirs, "--export saved/step-7/": theirs,
+            "--log to-new": theirs, "--trace sub/to-to-new": theirs,
             "--log disk/zinf-rank0.nvme": "the nvme tier's",
             "--val disk/zinf-rank0.nvme": "the nvme tier's",
             # files
@@ -140,7 +143,8 @@ def what_is_in_the_way_of_another_is_refused_before_anything_is_made():
             "--save saved/step-1 --resume saved": ours + "|is a checkpoint itself"}.items():
         disk = None if "--nvme" in options else "disk"
         done = call(place, options.replace("--nvme=", "--nvme "), 2, disk)
-        assert re.search(words, done.stderr) and done.stderr.count("\n") == 1, (options, done.stderr)
+        assert re.search(words, done.stderr) and done.stderr.count("\n") == 1, \
+            (options, done.stderr)
         assert tree(place) == before, (options, set(tree(place)) ^ set(before))
     done = subprocess.run([os.path.abspath(lab.run_command), "plan", "--data", "plan", "--nvme",
                            "disk"], cwd=place, capture_output=True, text=True, check=False)
@@ -293,7 +297,8 @@ def an_export_of_nothing_new_is_not_rescued():
 def a_log_or_trace_that_fails_late_loses_nothing():
     place = make("log")
     text = call(place, "--steps 1000000 --save run --log /dev/full", 4).stderr
-    assert "cannot write log \"/dev/full\"" in text.splitlines()[-1] and "saved step 1 in" in text, text
+    assert "cannot write log \"/dev/full\"" in text.splitlines()[-1], text
+    assert "saved step 1 in" in text, text
     for option in "--trace", "--save new --trace":
         place = make("trace")
         run = Started(place, f"--log log --export out {option} sub/trace")

@@ -413,7 +413,8 @@ def storage_moves_the_bytes_that_were_predicted():
     p = plan("plan", model("wide"), cluster("big"), on("nvme", "tiles=2"))
     predicted = [sum(t[k] for t in p["traffic"].values()) for k in ("read_bytes", "write_bytes")]
     for engine in "threads", "uring":
-        # The least of three or more: a machine that is short of memory reads programs again.
+        # The least of three or more: a machine that is short of memory reads programs again. What
+        # was taken only falls, towards what is moved: a prediction that is wrong still fails.
         few = many = [math.inf, math.inf]
         for tries in range(12):
             few, many = (list(map(min, least, io_of("plan", steps, engine)))

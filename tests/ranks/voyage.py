@@ -68,7 +68,7 @@ exec {crew.run_command} {plan} --data {self.folder}/data.{RANK} --nvme {self.dis
             os.kill(self.pids[self.rank], self.what)
         else: # by itself, somewhat later
             end = time.monotonic() + 60
-            while state(self.pids[self.rank]) not in "T" and time.monotonic() < end:
+            while state(self.pids[self.rank]) not in ("T", "") and time.monotonic() < end:
                 time.sleep(0.02)
         self.began = time.monotonic()
         try:

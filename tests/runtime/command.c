@@ -161,7 +161,10 @@ static void no_error_has_what_a_terminal_would_obey(void)
     /* C1, as UTF-8, as a byte, in what is longer than it need be; not as a part of a character */
     char text[] = "\xc2\x9b" "31m \x9b \xc2\x80 \xc2\xa0 \xc3\x9b \xe2\x80\x9b \xf0\x9f\x98\x80 "
                   "\xe0\x80\x9b \xe2\x80 \xe9";
+    CHECK(zinf_has_control(text, sizeof text));
     zinf_plain_text(text);
+    CHECK(!zinf_has_control(text, sizeof text) && !zinf_has_control("", 0));
+    CHECK(zinf_has_control("a\0\x9b", 3) && !zinf_has_control("a\0\x9b", 2));
     CHECK_MESSAGE(!strcmp(text, "?31m ? ? \xc2\xa0 \xc3\x9b \xe2\x80\x9b \xf0\x9f\x98\x80 "
                                 "\xe0?? \xe2? \xe9"), "%s", text);
 }

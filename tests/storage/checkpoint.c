@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -450,6 +451,33 @@ static void what_only_has_a_name_of_ours_is_refused_at_once(void)
             CHECK(contains(inside) && exists(ours[i].name));
             CHECK(!strcmp(ours[i].name, ".zinf-lock") || !exists(".zinf-lock"));
         }
+}
+
+/* Only what was looked into is somebody else's. */
+static void what_cannot_be_looked_into_is_the_machines(void)
+{
+    zinf_checkpoint_place *place = NULL;
+    struct rlimit before, few;
+    char path[300];
+    int n = 0;
+
+    start_anew();
+    CHECK(!save(1));
+    snprintf(path, sizeof path, "%s/.zinf-writing", directory);
+    CHECK(!mkdir(path, 0700));
+    const int first = dup(0); /* the lowest that is free */
+    CHECK(first >= 0 && !close(first) && !getrlimit(RLIMIT_NOFILE, &before));
+    few = before;
+    for (few.rlim_cur = (rlim_t)first; !n || err.status; few.rlim_cur++, n++) {
+        clear();
+        CHECK(!setrlimit(RLIMIT_NOFILE, &few));
+        const zinf_status status = zinf_checkpoint_claim(directory, directory, &place, &err);
+        CHECK(!setrlimit(RLIMIT_NOFILE, &before));
+        CHECK_MESSAGE(!status || (status == ZINF_MACHINE && contains(strerror(EMFILE))),
+                      "%d files: %d %s", n, status, err.text);
+    }
+    CHECK(n > 3);
+    zinf_checkpoint_release(place);
 }
 
 /* Of a manifest from before it was counted, none in a row were skipped. */
@@ -891,6 +919,7 @@ int main(void)
     RUN(two_writers_do_not_share_a_directory);
     RUN(a_place_is_one_run_s_and_names_the_other);
     RUN(what_only_has_a_name_of_ours_is_refused_at_once);
+    RUN(what_cannot_be_looked_into_is_the_machines);
     RUN(a_manifest_without_skips_has_none);
     RUN(space_that_is_reserved_nobody_takes);
     RUN(what_a_killed_run_of_another_model_reserved_is_used);

@@ -111,6 +111,8 @@ def files_are_llm_cs_in_both_widths():
         assert data[12:1024] == bytes(1012)
         assert struct.unpack(f"<6{letter}", data[1024:]) == (0, size - 1, 0, 1, 2, size - 1)
         assert not [name for name in names_in(folder.name) if name.endswith(".tmp")]
+    done = call(tokenizer(100), one, "-o", path("\x1b\u009b\udc9b\u00e9"))  # \udc9b: a byte
+    assert done.stdout.startswith(path("???\u00e9") + ": 4 tokens"), ascii(done.stdout)
 
 
 def the_largest_id_decides_the_width():
@@ -276,13 +278,20 @@ def a_checkpoint_is_not_written_over():
     write(os.path.join(home, "latest"), "step-1\n")
     write(os.path.join(home, "step-1", "manifest.json"), '{\n  "format": "zinf checkpoint"')
     os.symlink("latest", os.path.join(home, "link"))
-    for name in "latest", "link", "step-2", "step-1/tokens", "step-\x1b[31m\u009b":
+    os.mkdir(os.path.join(home, ".zinf-writing"))
+    for name in "latest", "link", "step-2", "step-1/tokens", ".zinf-writing/tokens", \
+            "step-\x1b[31m\u009b\udc9b":
         done = call(text, text, "-o", os.path.join(home, name), code=2,
                     command=[sys.executable, tool])
         assert "is in a checkpoint, or beside" in done.stderr, done.stderr
-        assert "\x1b" not in done.stderr and "\u009b" not in done.stderr, done.stderr
+        assert not set("\x1b\u009b") & set(done.stderr) and "udc9b" not in done.stderr, done.stderr
         assert done.stderr.count("\n") == 1, done.stderr
-    assert names_in(home) == ["latest", "link", "step-1"], names_in(home)
+    assert names_in(home) == [".zinf-writing", "latest", "link", "step-1"], names_in(home)
+    for name in "latest\n", "manifest.json2", "tokens":
+        assert not tokenize_text.is_of_checkpoints(os.path.join(home, name)), name
+    closed = os.path.join(home, "closed")
+    os.mkdir(closed, 0o300)  # (not to root)
+    assert not tokenize_text.is_of_checkpoints(os.path.join(closed, "step-2"))
 
 
 def an_input_is_never_written_over_by_any_of_its_names():
