@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "runtime/checkpoint_format.h"
 #include "runtime/files.h"
@@ -122,8 +123,8 @@ static zinf_status check_pair(const named_path *x, const named_path *y, int kind
 }
 
 /* Is the file one of those in the directory, to which it or they may lead by links? As deep as
- * checkpoints are in theirs. */
-static bool is_among(const struct stat *file, const char *directory, int depth)
+ * checkpoints are in theirs. among_others: only what has a name of theirs counts. */
+static bool is_among(const struct stat *file, const char *directory, bool among_others, int depth)
 {
     char path[PATH_MAX];
     DIR *entries = opendir(directory);
@@ -131,16 +132,26 @@ static bool is_among(const struct stat *file, const char *directory, int depth)
 
     for (struct dirent *e; entries && !found && (e = readdir(entries));) {
         if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..") ||
+            (among_others && !zinf_checkpoint_own_name(e->d_name)) ||
             snprintf(path, sizeof path, "%s/%s", directory, e->d_name) >= PATH_MAX)
             continue;
-        found = one(file, path) || (depth > 0 && is_among(file, path, depth - 1));
+        found = one(file, path) || (depth > 0 && is_among(file, path, false, depth - 1));
     }
     if (entries)
         closedir(entries);
     return found;
 }
 
-/* What is read from directories is not written, under whatever name. */
+static bool is_checkpoint(const char *directory)
+{
+    char path[PATH_MAX];
+
+    return snprintf(path, sizeof path, "%s/%s", directory, ZINF_MANIFEST_NAME) < PATH_MAX &&
+           !access(path, F_OK);
+}
+
+/* What is read from directories is not written, under whatever name; a log may lie beside
+ * checkpoints. */
 static zinf_status check_links(const named_path *directories, const named_path *files,
                                size_t n_files, zinf_error *err)
 {
@@ -153,7 +164,9 @@ static zinf_status check_links(const named_path *directories, const named_path *
             continue;
         for (int i = 0; i < 3; i++) {
             const named_path *y = &directories[read_from[i]];
-            if (y->path && *y->whole && is_among(&info, y->whole, read_from[i] == INIT ? 0 : 1))
+            const bool model = read_from[i] == INIT;
+            if (y->path && *y->whole &&
+                is_among(&info, y->whole, !model && !is_checkpoint(y->whole), model ? 0 : 1))
                 return refuse(&files[x], y, "it is one of the files there, or a link to one", err);
         }
     }

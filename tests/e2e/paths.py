@@ -173,6 +173,16 @@ def what_is_in_nobodys_way_is_allowed():
         assert not [name for name in os.listdir(place) if "zinf" in name], os.listdir(place)
 
 
+def a_log_beside_checkpoints_goes_on_when_they_are_resumed():
+    place = make("beside")
+    for steps, resume in ((1, ""), (2, "--resume empty"), (2, "--resume empty/step-2")):
+        call(place, f"--save empty {resume} --log empty/log.jsonl --trace empty/trace "
+             f"--steps {steps}")
+    with open(os.path.join(place, "empty", "log.jsonl"), encoding="ascii") as file:
+        steps = [json.loads(line).get("step") for line in file]
+    assert [n for n in steps if n] == [1, 2], steps
+
+
 def an_empty_directory_that_cannot_be_replaced_is_no_place_for_an_export():
     place = make("mounted")
     inside = os.path.join(place, "empty")
@@ -313,6 +323,7 @@ def a_log_or_trace_that_fails_late_loses_nothing():
 
 lib.main(lab, [what_is_in_the_way_of_another_is_refused_before_anything_is_made,
                what_is_in_nobodys_way_is_allowed,
+               a_log_beside_checkpoints_goes_on_when_they_are_resumed,
                an_empty_directory_that_cannot_be_replaced_is_no_place_for_an_export,
                what_the_end_would_copy_is_looked_at_before_the_training,
                an_export_that_fails_late_loses_nothing_and_what_is_said_exports_it,
