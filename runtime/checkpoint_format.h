@@ -96,6 +96,8 @@ zinf_status zinf_checkpoint_last(int dir_fd, const char *directory,
                                  char ret_name[ZINF_STEP_NAME], zinf_error *err);
 /* Removes what `name` is if it is a directory that holds nothing but our files. */
 void zinf_checkpoint_remove(int dir_fd, const char *name);
+/* Is the directory a checkpoint, by the first bytes of its manifest? */
+bool zinf_checkpoint_is_one(int dir_fd, const char *name);
 /* Does a path in a directory of checkpoints begin with a name of ours? */
 bool zinf_checkpoint_own_name(const char *rest);
 /* Would writing to the path change a checkpoint, or what is beside some by a name of ours? Links

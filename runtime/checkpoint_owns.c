@@ -19,11 +19,12 @@ bool zinf_checkpoint_own_name(const char *rest)
            !strcmp(rest, ZINF_MANIFEST_NAME);
 }
 
-static bool is_checkpoint(int dir_fd, const char *name)
+bool zinf_checkpoint_is_one(int dir_fd, const char *name)
 {
-    char path[NAME_MAX + sizeof "/" ZINF_MANIFEST_NAME], text[64] = "";
+    char path[PATH_MAX], text[64] = "";
 
-    snprintf(path, sizeof path, "%.*s/%s", NAME_MAX, name, ZINF_MANIFEST_NAME);
+    if (snprintf(path, sizeof path, "%s/%s", name, ZINF_MANIFEST_NAME) >= PATH_MAX)
+        return false;
     const int fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     const ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
     if (fd >= 0)
@@ -37,11 +38,12 @@ static bool holds_checkpoints(const char *directory, bool *ret_is_one)
     DIR *d = opendir(directory);
     bool holds = false;
 
-    *ret_is_one = d && is_checkpoint(dirfd(d), ".");
+    *ret_is_one = d && zinf_checkpoint_is_one(dirfd(d), ".");
     if (d)
         holds = !faccessat(dirfd(d), ZINF_LOCK_NAME, F_OK, AT_SYMLINK_NOFOLLOW);
     for (struct dirent *e; d && !holds && (e = readdir(d));)
-        holds = !strncmp(e->d_name, "step-", 5) && is_checkpoint(dirfd(d), e->d_name);
+        holds = !strncmp(e->d_name, "step-", 5) &&
+                zinf_checkpoint_is_one(dirfd(d), e->d_name);
     if (d)
         closedir(d);
     return holds;

@@ -124,6 +124,20 @@ static zinf_status check_names(const zinf_checkpoint_place *p, zinf_error *err)
            check_name(p, ZINF_RESERVED_NAME, true, err) ? err->status : ZINF_OK;
 }
 
+/* Where no checkpoint is, a `latest` that names none is somebody's, not a damaged one. */
+static zinf_status check_latest(const zinf_checkpoint_place *p, const zinf_checkpoint_list *found,
+                                zinf_error *err)
+{
+    char last[ZINF_STEP_NAME];
+    zinf_error unread = {0};
+
+    if (found->n || faccessat(p->dir_fd, ZINF_LATEST_NAME, F_OK, AT_SYMLINK_NOFOLLOW) ||
+        !zinf_checkpoint_last(p->dir_fd, p->directory, last, &unread))
+        return ZINF_OK;
+    return zinf_fail(err, ZINF_BAD_INPUT, "checkpoint: \"%s\" in \"%s\" exists and is not a file "
+                     "of ours; move it away", ZINF_LATEST_NAME, p->directory);
+}
+
 static zinf_status refuse_others(const zinf_checkpoint_place *p, const zinf_checkpoint_list *found,
                                  zinf_error *err)
 {
@@ -153,7 +167,8 @@ zinf_status zinf_checkpoint_claim(const char *directory, const char *resumed,
              !zinf_lock_file_take(p->dir_fd, ZINF_LOCK_NAME, "checkpoint", directory, &p->lock_fd,
                                   err) &&
              !check_names(p, err) &&
-             !zinf_checkpoint_look(p->dir_fd, directory, &found, err) && found.n &&
+             !zinf_checkpoint_look(p->dir_fd, directory, &found, err) &&
+             !check_latest(p, &found, err) && found.n &&
              !(resumed && is_here(p, resumed)))
         refuse_others(p, &found, err);
     if (err->status) {

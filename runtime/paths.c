@@ -5,12 +5,12 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "runtime/checkpoint_format.h"
 #include "runtime/files.h"
@@ -142,14 +142,6 @@ static bool is_among(const struct stat *file, const char *directory, bool among_
     return found;
 }
 
-static bool is_checkpoint(const char *directory)
-{
-    char path[PATH_MAX];
-
-    return snprintf(path, sizeof path, "%s/%s", directory, ZINF_MANIFEST_NAME) < PATH_MAX &&
-           !access(path, F_OK);
-}
-
 /* What is read from directories is not written, under whatever name; a log may lie beside
  * checkpoints. */
 static zinf_status check_links(const named_path *directories, const named_path *files,
@@ -166,7 +158,8 @@ static zinf_status check_links(const named_path *directories, const named_path *
             const named_path *y = &directories[read_from[i]];
             const bool model = read_from[i] == INIT;
             if (y->path && *y->whole &&
-                is_among(&info, y->whole, !model && !is_checkpoint(y->whole), model ? 0 : 1))
+                is_among(&info, y->whole, !model && !zinf_checkpoint_is_one(AT_FDCWD, y->whole),
+                         model ? 0 : 1))
                 return refuse(&files[x], y, "it is one of the files there, or a link to one", err);
         }
     }

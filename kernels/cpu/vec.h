@@ -77,20 +77,17 @@ INLINE void bf_store_n(uint16_t *p, int64_t n, vf x)
         _mm256_mask_storeu_epi16(p, VF_MASK(n), bf_narrow(x));
 }
 
-/* Row and column exchanged in a 16 x 16 matrix. */
-static inline void vf_transpose(vf r[VL])
+/* Of each four lanes: the first or last two of a and b in turns; pairs of a, then of b. */
+INLINE vf vf_zip_low(vf a, vf b) { return _mm512_unpacklo_ps(a, b); }
+INLINE vf vf_zip_high(vf a, vf b) { return _mm512_unpackhi_ps(a, b); }
+INLINE vf vf_pairs_low(vf a, vf b) { return _mm512_shuffle_ps(a, b, 0x44); }
+INLINE vf vf_pairs_high(vf a, vf b) { return _mm512_shuffle_ps(a, b, 0xee); }
+
+/* What is left of a transpose where each four lanes are one. */
+INLINE void vf_transpose_quarters(vf r[VL])
 {
     vf t[VL];
 
-    for (int i = 0; i < VL; i += 2) {
-        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-    }
-    for (int i = 0; i < VL; i += 4)
-        for (int j = 0; j < 2; j++) {
-            r[i + 2 * j] = _mm512_shuffle_ps(t[i + j], t[i + 2 + j], 0x44);
-            r[i + 2 * j + 1] = _mm512_shuffle_ps(t[i + j], t[i + 2 + j], 0xee);
-        }
     for (int i = 0; i < 4; i++)
         for (int half = 0; half < 2; half++) {
             const vf a = r[8 * half + i], b = r[8 * half + 4 + i];
@@ -196,27 +193,37 @@ INLINE void bf_store_n(uint16_t *p, int64_t n, vf x)
     memcpy(p, some, (size_t)(n > 0 ? n : 0) * sizeof *p);
 }
 
-/* Row and column exchanged in an 8 x 8 matrix. */
+INLINE vf vf_zip_low(vf a, vf b) { return _mm256_unpacklo_ps(a, b); }
+INLINE vf vf_zip_high(vf a, vf b) { return _mm256_unpackhi_ps(a, b); }
+INLINE vf vf_pairs_low(vf a, vf b) { return _mm256_shuffle_ps(a, b, 0x44); }
+INLINE vf vf_pairs_high(vf a, vf b) { return _mm256_shuffle_ps(a, b, 0xee); }
+
+INLINE void vf_transpose_quarters(vf r[VL])
+{
+    for (int i = 0; i < 4; i++) {
+        const vf a = r[i], b = r[4 + i];
+        r[i] = _mm256_permute2f128_ps(a, b, 0x20);
+        r[4 + i] = _mm256_permute2f128_ps(a, b, 0x31);
+    }
+}
+#endif
+
+/* Row and column exchanged in a VL x VL matrix. */
 static inline void vf_transpose(vf r[VL])
 {
     vf t[VL];
 
     for (int i = 0; i < VL; i += 2) {
-        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+        t[i] = vf_zip_low(r[i], r[i + 1]);
+        t[i + 1] = vf_zip_high(r[i], r[i + 1]);
     }
     for (int i = 0; i < VL; i += 4)
         for (int j = 0; j < 2; j++) {
-            r[i + 2 * j] = _mm256_shuffle_ps(t[i + j], t[i + 2 + j], 0x44);
-            r[i + 2 * j + 1] = _mm256_shuffle_ps(t[i + j], t[i + 2 + j], 0xee);
+            r[i + 2 * j] = vf_pairs_low(t[i + j], t[i + 2 + j]);
+            r[i + 2 * j + 1] = vf_pairs_high(t[i + j], t[i + 2 + j]);
         }
-    for (int i = 0; i < 4; i++) {
-        t[i] = _mm256_permute2f128_ps(r[i], r[4 + i], 0x20);
-        t[4 + i] = _mm256_permute2f128_ps(r[i], r[4 + i], 0x31);
-    }
-    memcpy(r, t, sizeof t);
+    vf_transpose_quarters(r);
 }
-#endif
 
 /* Elements [i, i + min(n, VL)) of an array; lanes beyond are zero, and not stored. */
 INLINE vf act_load(bool bf16, const void *array, int64_t i, int64_t n)

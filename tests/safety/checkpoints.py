@@ -603,6 +603,7 @@ def a_directory_that_vanishes_ends_the_run():
 
 def what_is_in_the_way_of_a_save_is_refused_before_the_first_step():
     for make, name in ((os.mkdir, "latest"), (os.mkdir, ".zinf-lock"),
+                       (lambda path: overwrite(path, b"what I did last"), "latest"),
                        (lambda path: overwrite(path, b""), ".zinf-writing"),
                        (lambda path: overwrite(path, b""), ".zinf-reserved")):
         folder = lab.path("odd")
